@@ -24,7 +24,7 @@ from big_align.evaluators.features import (
 )
 from big_align.evaluators.linear_probe import rate, search_strength
 from big_align.evaluators.scores import accuracy
-from big_align.evaluators.zero_shot import embed_classes
+from big_align.evaluators.zero_shot import embed_classes, warn_of_alike
 from big_align.nodes import Node
 
 PENALTY = 2.0**10
@@ -318,4 +318,6 @@ class FewShot:
                 f"few_shot: label {classes[-1]} is not in the {len(self.names)} class names"
             )
         texts = [self.texts[c] for c in classes]
-        return embed_classes(embedder, self.tokenizer, texts)
+        ztxt = embed_classes(embedder, self.tokenizer, texts)
+        warn_of_alike(ztxt, texts, self.tokenizer, "few_shot")
+        return ztxt

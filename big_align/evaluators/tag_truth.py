@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 
 from big_align.data.examples import Source
 from big_align.data.labels.classes import read_classes
-from big_align.data.labels.label_names import match_names
+from big_align.data.labels.label_names import match_names, normalize_name
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_extraction import TagExtractor
 from big_align.data.tags.tag_list import TagList, read_tag_list
@@ -165,9 +165,8 @@ def number_tags(source: Source, tags: TagList, class_list: str | None) -> Int[np
             "the source has no names of its labels; name a class list in `class_list`, so that "
             "they can be compared with the tags"
         )
-    places = {name: place for place, name in enumerate(tags.names)}
-    words = (" ".join(name.replace("_", " ").lower().split()) for name in names)
-    numbers = np.array([places.get(name, -1) for name in words], np.int64)
+    places = {normalize_name(name): place for place, name in enumerate(tags.names)}
+    numbers = np.array([places.get(normalize_name(name), -1) for name in names], np.int64)
     if (numbers < 0).all():
         raise UserError(
             f"none of the {len(names)} classes, {names[0]!r} the first, is in the tag list "

@@ -21,7 +21,7 @@ from big_align.evaluators.features import LabeledFeatures, read_kinds
 from big_align.evaluators.few_shot import draw_shots, number_classes
 from big_align.evaluators.linear_probe import rate
 from big_align.evaluators.scores import accuracy
-from big_align.evaluators.zero_shot import check_named, embed_classes
+from big_align.evaluators.zero_shot import check_named, embed_classes, warn_of_alike
 from big_align.nodes import Node
 from big_align.types import Params
 
@@ -257,6 +257,7 @@ class FewShotText:
         draw_shots(train.label, max(self.shots), 0)
         texts = [self.texts[number] for number in numbers]
         begin = embed_classes(embedder, self.tokenizer, texts)
+        warn_of_alike(begin, texts, self.tokenizer, "few_shot_text")
         results = {"text_encoder_0shot": accuracy(test.features @ begin.T, test.label)}
         classes = ClassEmbeddings(embedder, self.tokenizer, texts)
         for shots in self.shots:

@@ -1,5 +1,6 @@
 """Zero-shot classification with class names in averaged templates (CLIP §3.1.4; ALIGN §5.2)."""
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from big_align.data.derived.relabeled_source import choose_classes, join_labels
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList
+from big_align.data.labels.label_names import normalize_name
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_list import TagList, read_tag_list
@@ -20,6 +22,8 @@ from big_align.exhibits.confusion import show_confusion
 from big_align.exhibits.cosines import show_class_cosines
 from big_align.exhibits.exhibit import Measured
 from big_align.nodes import Node
+
+CHUNK = 4096  # texts tokenized at a time
 
 
 def embed_classes(
@@ -54,24 +58,62 @@ def check_named(label: Int[np.ndarray, "n"], count: int, where: str) -> None:
         )
 
 
-def warn_of_equal_classes(ztxt: Float[np.ndarray, "c d"], names: Sequence[str], where: str) -> None:
-    """Logs a warning if classes cannot be told apart, since their texts have one embedding.
+def warn_of_alike(
+    ztxt: Float[np.ndarray, "c d"],
+    texts: Sequence[Sequence[str]],
+    tokenizer: Tokenizer,
+    where: str,
+) -> None:
+    """Logs a warning, once, of texts that a model takes for the same, or hardly knows.
 
     Args:
-      ztxt: unit-length embedding of each class.
-      names: name of each class.
-      where: what is measured, for the message.
+      ztxt: unit-length embeddings of classes, or of other things with texts.
+      texts: the texts of each.
+      tokenizer: what made their ids.
+      where: what they are used for, for the message.
     """
     _, group, size = np.unique(ztxt.round(6), axis=0, return_inverse=True, return_counts=True)
     equal = np.flatnonzero(size[group] > 1)
     if equal.size:
         first, second = np.flatnonzero(group == group[equal[0]])[:2]
-        logging.warning(
-            "%s: %d of %d classes have the same text embedding as another one, %r and %r among "
-            "them, so their images have no right nearest class; the texts may be equal, or the "
-            "tokenizer's vocabulary may lack their words",
-            *(where, equal.size, len(names), names[first], names[second]),
+        _tell(
+            f"{where}: {equal.size} of {len(texts)} texts have the same embedding as another one, "
+            f"{texts[first][0]!r} and {texts[second][0]!r} among them, so nothing tells them "
+            "apart; they may be equal, or the tokenizer's vocabulary may lack their words"
         )
+    strange = np.flatnonzero(share_unknown(tokenizer, texts) > 0.5)
+    if strange.size:
+        _tell(
+            f"{where}: of {strange.size} of {len(texts)} texts, the tokenizer knows less than "
+            f"half, {texts[strange[0]][0]!r} among them; use words of its vocabulary, and the "
+            "templates that the model was trained or evaluated with"
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _tell(message: str) -> None:
+    """Logs a warning, once in the life of this process."""
+    logging.warning("%s", message)
+
+
+def share_unknown(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> Float[np.ndarray, " c"]:
+    """Returns which share of the ids of groups of texts stands for words that are unknown.
+
+    Args:
+      tokenizer: one without `unknown_id` knows every word.
+      texts: the texts of each group, at least one.
+    """
+    unknown = getattr(tokenizer, "unknown_id", None)
+    if unknown is None:
+        return np.zeros(len(texts))
+    flat, counts = [text for group in texts for text in group], []
+    ends = int(tokenizer([""])[1].sum())  # ids that every text has
+    for first in range(0, len(flat), CHUNK):
+        ids, mask = tokenizer(flat[first : first + CHUNK])
+        counts.append([((ids == unknown) & mask).sum(axis=1), mask.sum(axis=1) - ends])
+    starts = np.cumsum([0, *map(len, texts)])[:-1]
+    strange, words = np.add.reduceat(np.concatenate(counts, axis=1), starts, axis=1)
+    return strange / np.maximum(words, 1)
 
 
 def measure_accuracy(
@@ -125,10 +167,10 @@ def measure_seen(
 def find_seen(classes: ClassList, tags: TagList) -> Bool[np.ndarray, "c"]:
     """Returns which classes have, ignoring case, the name of a tag, or a synonym that is one."""
     synonyms = classes.synonyms or ((),) * len(classes)
-    known = frozenset(tags.names)
+    known = set(map(normalize_name, tags.names))
     return np.array(
         [
-            any(" ".join(each.lower().split()) in known for each in (name, *more))
+            any(normalize_name(each) in known for each in (name, *more))
             for name, more in zip(classes.names, synonyms, strict=True)
         ]
     )
@@ -210,7 +252,7 @@ class ZeroShot:
         label = loader.labels()[readable]
         check_named(label, len(self.names), "zero_shot")
         ztxt = embed_classes(embedder, self.tokenizer, self.texts)
-        warn_of_equal_classes(ztxt, self.names, "zero_shot")
+        warn_of_alike(ztxt, self.texts, self.tokenizer, "zero_shot")
         similarity = zimg[readable] @ ztxt.T
         numbers = measure_accuracy(similarity, label)
         if self.seen is not None:

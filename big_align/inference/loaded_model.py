@@ -16,10 +16,10 @@ from big_align.components.tables import TOKENIZERS
 from big_align.components.transforms import check_repeatable, shape_of_image
 from big_align.data.images import given_images
 from big_align.data.images.image_ops import Transform
-from big_align.data.labels.prompts import fill_class_templates
+from big_align.data.labels.prompts import choose_templates, fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import BrokenImages, UserError
-from big_align.evaluators.zero_shot import average_texts
+from big_align.evaluators.zero_shot import average_texts, warn_of_alike
 from big_align.inference import ranking
 from big_align.inference.batched_model import BatchedModel
 from big_align.inference.given_texts import check_texts, read_names
@@ -32,9 +32,6 @@ NAMED_FIRST = 20  # broken images that are named in the log
 CLASS_LISTS = 4  # whose embeddings `classify` keeps
 TEXT_BATCHES = 16  # embedded at a time, texts of similar length together
 BAR = {"delay": 1, "dynamic_ncols": True, "leave": False}  # short work shows no bar
-
-Prompts = tuple[tuple[str, ...], ...]
-"""The texts of each class."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,6 +98,13 @@ class LoadedModel(Pretrained):
                 bar.update(len(part))
         return np.concatenate(rows)
 
+    def embed_queries(self, texts: Any) -> Float[np.ndarray, "n d"]:
+        """Embeds texts like `embed_texts`, and warns of those that the model can hardly use."""
+        ztxt = self.embed_texts(texts := check_texts(texts))
+        once = {text: n for n, text in enumerate(texts)}
+        warn_of_alike(ztxt[[*once.values()]], [[t] for t in once], self.made_tokenizer, "queries")
+        return ztxt
+
     def classify(
         self,
         images: Any,
@@ -116,7 +120,7 @@ class LoadedModel(Pretrained):
           names: a list of names, or a class list: "imagenet", another of the package, or a file.
             None for the classes of the model's own classifier, which has no texts.
           templates: a text with {} where the name goes, or a list of them; None for those of the
-            class list, or else "a photo of a {}.".
+            class list, else those of the run's evaluators, or else "a photo of a {}.".
           temperature: what cosines are divided by; None for the model's own.
           broken: as in `embed_images`; with "nan" a broken image has an empty list.
 
@@ -138,9 +142,9 @@ class LoadedModel(Pretrained):
             known = "is unknown to the model" if temperature is None else f"is {temperature}"
             raise UserError(f"the temperature {known}; give temperature= a number above 0")
         classes = read_names(names)
-        templates = [templates] if isinstance(templates, str) else templates
+        chosen = choose_templates(classes, templates, self.templates)
         try:
-            prompts = fill_class_templates(classes, templates)
+            prompts = fill_class_templates(classes, chosen)
         except ValueError as error:
             raise UserError(f"templates: {error}") from error
         ztxt = self._embed_classes(tuple(map(tuple, prompts)))
@@ -150,13 +154,15 @@ class LoadedModel(Pretrained):
         return ranking.name_classes(classes.names, logits, alone)
 
     @functools.cached_property
-    def _embed_classes(self) -> Callable[[Prompts], Float[np.ndarray, "c d"]]:
+    def _embed_classes(self) -> Callable[[tuple[tuple[str, ...], ...]], Float[np.ndarray, "c d"]]:
         """A function that embeds classes by their texts, once for calls with the same ones."""
 
         @functools.lru_cache(CLASS_LISTS)
-        def embed(prompts: Prompts) -> Float[np.ndarray, "c d"]:
+        def embed(prompts: tuple[tuple[str, ...], ...]) -> Float[np.ndarray, "c d"]:
             ztxt = self.embed_texts([text for group in prompts for text in group])
-            return average_texts(ztxt, [len(group) for group in prompts])
+            ztxt = average_texts(ztxt, list(map(len, prompts)))
+            warn_of_alike(ztxt, prompts, self.made_tokenizer, "classify")
+            return ztxt
 
         return embed
 
@@ -206,7 +212,7 @@ class LoadedModel(Pretrained):
             not a whole number from 1 on, which is told before anything is embedded.
         """
         k = None if k is None else ranking.check_count(k)
-        queries, _ = self._embed_or_take(texts, self.embed_texts)
+        queries, _ = self._embed_or_take(texts, self.embed_queries)
         candidates, _ = self._embed_or_take(images, self.embed_images)
         return ranking.rank_by_cosine(queries, candidates, k)
 

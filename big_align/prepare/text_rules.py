@@ -1,61 +1,36 @@
 """Normalization of texts, and rules about them (ALIGN §3), as functions of a text or of counts."""
 
 import hashlib
-import html
 import re
 import unicodedata
 from collections.abc import Mapping
 from typing import NamedTuple
+
+from big_align.data.text.html_entities import unescape
+from big_align.words import NO_TEXT, CharacterMap, fold_text, is_space, spell
 
 ROUNDS = 8  # of unescaping: pages escape twice, and markup may appear
 TAG = r"</?[A-Za-z][^<>]*>"
 TAGS, MARKUP = re.compile(TAG), re.compile(rf"{TAG}|<!--.*?-->")
 JOINERS = "\u200c\u200d"  # part of the spelling of Persian, of Indian scripts, and of emoji
 APOSTROPHES = "'\u2019\u02bc"
-UNSPACED = ((0x2E80, 0x2FDF), (0x3005, 0x3007), (0x3021, 0x30FF), (0x31F0, 0x31FF),
-            (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # fmt: skip
-"""Han and kana, which are written without spaces: each character counts as a unigram."""
 TEXT_ID_BYTES = 16
 PAPER_TOKENS = 100_000_000
 """Unigrams and bigrams that are not rare (ALIGN §3)."""
 
 
-class _Cleaned(dict):
-    """Maps white space to a space and leaves control characters out; filled on demand."""
-
-    def __missing__(self, code: int) -> int | str:
-        char = chr(code)
-        kind = unicodedata.category(char)
-        found: int | str = code
-        if char.isspace():
-            found = " "
-        elif kind in ("Cc", "Cf", "Cs", "Co") and char not in JOINERS:
-            found = ""
-        self[code] = found
-        return found
+def _keep(char: str) -> str:
+    """Returns a space for white space, and nothing for what is no text but for joiners."""
+    if is_space(char):
+        return " "
+    return "" if unicodedata.category(char) in NO_TEXT and char not in JOINERS else char
 
 
-def _is_variant(code: int) -> bool:
-    """Returns whether a character only says how the one before it looks, as behind most emoji."""
-    return 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF or code == 0x20E3
+def _spell_unigram(char: str) -> str:
+    return "" if char in APOSTROPHES else spell(char)
 
 
-class _Parted(dict):
-    """Maps what is not part of a word to a space, and separates characters that are words."""
-
-    def __missing__(self, code: int) -> int | str:
-        char = chr(code)
-        found: int | str = " "
-        if char in APOSTROPHES or char in JOINERS or _is_variant(code):
-            found = ""
-        elif unicodedata.category(char)[0] in "LMN":
-            unspaced = any(first <= code <= last for first, last in UNSPACED)
-            found = f" {char} " if unspaced else code
-        self[code] = found
-        return found
-
-
-_CLEANED, _PARTED = _Cleaned(), _Parted()
+_CLEANED, _UNIGRAMS = CharacterMap(_keep), CharacterMap(_spell_unigram)
 
 
 def _remove_markup(text: str) -> str:
@@ -71,7 +46,7 @@ def normalize_text(text: str) -> str:
     any kind becomes single spaces.
     """
     for _ in range(ROUNDS):
-        cleaned = html.unescape(text) if "&" in text else text
+        cleaned = unescape(text)
         cleaned = _remove_markup(cleaned) if "<" in cleaned else cleaned
         cleaned = unicodedata.normalize("NFC", cleaned.translate(_CLEANED))
         cleaned = " ".join(cleaned.split())
@@ -79,11 +54,6 @@ def normalize_text(text: str) -> str:
             break
         text = cleaned
     return text
-
-
-def fold_text(text: str) -> str:
-    """Returns the form that is the same for texts that count as the same: NFKC, without case."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
 def identify_text(text: str) -> bytes:
@@ -98,7 +68,7 @@ def split_unigrams(text: str) -> list[str]:
     Apostrophes are left out, and everything else separates words. Each character of Han and kana is
     a unigram; Thai, Lao, Khmer and Burmese, which have no spaces either, are split only at spaces.
     """
-    return fold_text(text).translate(_PARTED).split()
+    return fold_text(text).translate(_UNIGRAMS).split()
 
 
 def pair_up(unigrams: list[str]) -> list[str]:

@@ -28,6 +28,7 @@ from big_align.data.tags.tag_extraction import TagExtractor, Tagger, tag_shapes
 from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.errors import ConfigError, UserError
 from big_align.nodes import Node
+from big_align.words import write_name
 
 HELD_OUT = "held_out"
 """Name of a source: the examples that a part of the training data holds out."""
@@ -326,7 +327,7 @@ def _read_classes(listed: str, source: dict[str, Any], where: str) -> ClassList:
             f"{where}.classes = 'source', but a source {source.get('name')!r} has no names of its "
             "own: name a class list"
         )
-    return ClassList.from_names([name.replace("_", " ") for name in names])
+    return ClassList.from_names([write_name(name) for name in names])
 
 
 @functools.lru_cache(maxsize=8)

@@ -135,6 +135,7 @@ def read_workdir(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None)
         bias=float(params[BIAS]) if has_bias(params) else None,
         checkpoint=str(find_folder(str(path), config.checkpoint.get("folder")) / str(step)),
         classifier=_export_classifier(objective, params, config),
+        templates=_find_templates(config),
     )
 
 
@@ -217,6 +218,13 @@ def _find_temperature(objective: Objective, params: Params) -> float | None:
     """Returns what cosines are divided by; None if the objective has no scale."""
     scale = objective.scale(params)
     return None if scale is None else float(1 / scale)
+
+
+def _find_templates(config: ConfigDict) -> tuple[str, ...] | None:
+    """Returns the templates of the run's evaluators; None if they have none, or several sets."""
+    nodes = config.evaluators.values()
+    found = {tuple(node.templates) for node in nodes if node.get("templates")}
+    return found.pop() if len(found) == 1 else None
 
 
 def _find_preprocessing(

@@ -255,7 +255,7 @@ class SearchIndex:
         model = self.model
         if model.embeds("text"):
             self._check("tokenizer", model.made_tokenizer.fingerprint)
-        return functools.lru_cache(1024)(lambda words: model.embed_texts([words])[0])
+        return functools.lru_cache(1024)(lambda words: model.embed_queries([words])[0])
 
     @functools.cached_property
     def _rows(self) -> dict[str, int]:

@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--template", action="append",
         help="a text with {} for the class name; may be repeated (default: those of the class "
-        "list, or 'a photo of a {}.')",
+        "list, of the run's evaluators, or 'a photo of a {}.')",
     )  # fmt: skip
     parser.add_argument(
         "--top", type=int, default=5, help="how many classes to print per image (%(default)s)"

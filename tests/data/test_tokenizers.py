@@ -49,9 +49,24 @@ def test_words():
     assert real(tokenizer, "dog dog dog dog dog") == [2, 4, 4, 4]
     assert real(tokenizer, "") == [2]
     assert tokenizer.vocab_size == 5
-    for words, message in ((("a", "A"), "'a' is there twice"), (("a b",), "'a b' is empty or has")):
+    assert tokenizer.pieces([1, 3, 4]) == ["[UNK]", "cat", "dog"]
+    cases = (
+        (("a", "A"), "a' is there twice"),
+        (("é", "e\u0301"), "é' is there"),
+        (("a b",), "'a b' is"),
+    )
+    for words, message in cases:
         with pytest.raises(ValueError, match=message):
             WordTokenizer(words, length=4)
+
+
+def test_words_beside_signs_are_found():
+    """Of a word with signs, the longest words of the vocabulary are taken; a sign may be a word."""
+    tokenizer = WordTokenizer(("cat", "T-shirt", "shirt", "!", "café", "का"), length=12)
+    assert real(tokenizer, 'a "cat", (t-shirt). Cafe\u0301!') == [2, 1, 3, 4, 7, 6]
+    assert real(tokenizer, "t-cat red-shirt cat's ...") == [2, 1, 3, 1, 5, 3, 1]
+    assert real(tokenizer, "cat\u200bcat\u00a0cat का। काम") == [2, 3, 3, 3, 8, 1]
+    assert real(tokenizer, "!" * 999) == [2, *[6] * 11]
 
 
 def test_word_pieces_are_the_longest_from_the_left(tmp_path):
@@ -99,10 +114,10 @@ BERT_IDS = {
     "a 1½ year old girl": [1037, 1015, 13714, 2095, 2214, 2611],
     "ΔΡΟΜΟΣ δρόμος": [1158, 29732, 29730, 29728, 29730, 29733, 1158, 29732, 29730, 29728, 15297],
     "ＡＢＣ ﬁsh № 5 m² ™": [100, 1984, 4095, 1578, 1019, 7030, 1580],
-    "co\u00adoperate zero\u200bwidth \ufeffdog": [17654, 5717, 9148, 11927, 2232, 3899],
+    "co\u00adoperate zero\u2060width \ufeffdog": [17654, 5717, 9148, 11927, 2232, 3899],
     "Café naïve Ελλάδα İstanbul":
         [7668, 15743, 1159, 29727, 29727, 14608, 29722, 14608, 9960],
-    "two\twords\nand\x0bmore\x00": [2048, 2616, 1998, 5974],
+    "two\twords\nand\x0emore\x00": [2048, 2616, 1998, 5974],
     "\U0001f469\u200d\U0001f373 cooks 東京 at noon": [100, 26929, 1879, 1755, 2012, 11501],
 }  # fmt: skip
 """What the tokenizers library of Hugging Face gives, with the vocabulary of bert-base-uncased."""

@@ -19,7 +19,8 @@ from big_align.evaluators.zero_shot import (
     embed_classes,
     measure_accuracy,
     measure_seen,
-    warn_of_equal_classes,
+    share_unknown,
+    warn_of_alike,
 )
 from big_align.exhibits.retrieval import Pairs
 
@@ -232,17 +233,29 @@ def test_zero_shot_names_the_color():
 def test_classes_with_one_text_are_named_in_a_warning(caplog):
     """No word is known, so texts are equal: without a word about it, 0% looks like a bad model."""
     classes = unit(np.float32([[3, 4], [1, 0], [3, 4], [0, 1], [3, 4], [1, 0]]))
-    warn_of_equal_classes(classes[[0, 1, 3]], ("a", "b", "c"), "zero_shot")
+    warn_of_alike(classes[[0, 1, 3]], [["a"], ["b"], ["c"]], tokenize, "zero_shot")
     assert not caplog.text
-    warn_of_equal_classes(classes, tuple("abcdef"), "cifar10 test, zero_shot")
-    assert "cifar10 test, zero_shot: 5 of 6 classes have the same text embedding" in caplog.text
+    for _ in range(2):
+        warn_of_alike(classes, [[letter] for letter in "abcdef"], tokenize, "cifar10 test")
+    assert caplog.text.count("cifar10 test: 5 of 6 texts have the same embedding") == 1
     assert "'a' and 'c' among them" in caplog.text and "vocabulary may lack" in caplog.text
 
     caplog.clear()
     data = source([0, 1, 2], [["-"]] * 3, [0, 1, 2])
     evaluate = ZeroShot(data, "resize(2)", tokenize, ("1", "1", "1"), templates=("{}",))
     assert evaluate(OneHotEmbedder())["top1"] == 0
-    assert "3 of 3 classes" in caplog.text
+    assert "3 of 3 texts" in caplog.text
+
+
+def test_classes_that_are_mostly_unknown_are_named_in_a_warning(caplog):
+    words, apart = WordTokenizer(("photo", "of", "dog", "cat"), 9), unit(np.eye(3))
+    texts = [["photo of dog.", "dog"], ["photo of some wolf", "cat"], ["a wolf", "the red fox"]]
+    np.testing.assert_allclose(share_unknown(words, texts), [0, 2 / 5, 1])
+    assert share_unknown(tokenize, [["x 1"], ["x 2", "y 2"]]).tolist() == [0, 0]
+    warn_of_alike(apart[:2], texts[:2], words, "zero_shot")
+    assert not caplog.text
+    warn_of_alike(apart, texts, words, "benchmark")
+    assert "benchmark: of 1 of 3 texts, the tokenizer knows less than half, 'a wolf'" in caplog.text
 
 
 def test_accuracy_of_seen_and_unseen_classes_by_hand(tmp_path):

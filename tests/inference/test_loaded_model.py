@@ -1,6 +1,7 @@
 """What a loaded model does with files and texts in a line, and what it says when it cannot."""
 
 import contextlib
+import dataclasses
 import functools
 import http.server
 import io
@@ -314,6 +315,35 @@ def test_classes_are_named_by_averaged_templates_and_the_temperature(model, pict
     assert dict(some[0]) == pytest.approx(dict(found[0]), abs=1e-5) and some[1] == []
     even = model.classify(pictures[0], names, temperature=1e6)
     assert [p for _, p in even] == pytest.approx([1 / 3] * 3, abs=1e-5)
+
+
+def test_names_without_templates_get_those_of_the_run(model, pictures, tmp_path):
+    run = dataclasses.replace(model, templates=("a {} on grass", "{}"))
+    interop.save(tmp_path / "run", run, format="big_align")
+    for each in (run, big_align.load(tmp_path / "run")):
+        found = each.classify(pictures[0], ["dog", "cat"])
+        assert found == model.classify(pictures[0], ["dog", "cat"], ["a {} on grass", "{}"])
+        assert each.classify(pictures[0], ["dog", "cat"], "{}") == model.classify(
+            pictures[0], ["dog", "cat"], "{}"
+        )
+    (tmp_path / "list.json").write_text('{"classes": ["dog", "cat"], "templates": ["red {}"]}')
+    found = run.classify(pictures[0], f"{tmp_path}/list.json")
+    assert found == model.classify(pictures[0], ["dog", "cat"], ["red {}"])
+
+
+def test_what_reads_alike_or_is_unknown_is_told_once(model, pictures, caplog):
+    names = ["zebra", "dog", "wolf"]
+    for _ in range(2):
+        found = dict(model.classify(pictures[0], names))
+    assert found["zebra"] == pytest.approx(found["wolf"], abs=1e-6)
+    told = "classify: 2 of 3 texts have the same embedding as another one"
+    assert caplog.text.count(told) == 1 and "'a photo of a wolf.' among them" in caplog.text
+    caplog.clear()
+    model.rank(["a dog", "a dog", "a cat"], pictures)  # asked twice, on purpose
+    assert not caplog.text
+    model.rank(["striped zebra", "a dog", "wild wolf"], pictures)
+    assert "queries: 2 of 3 texts have the same" in caplog.text
+    assert "queries: of 2 of 3 texts, the tokenizer knows less than half" in caplog.text
 
 
 def test_the_texts_of_classes_are_embedded_once_for_all_images(model, pictures, monkeypatch):

@@ -32,7 +32,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     config = command_line.load_config("configs/quickstart.py")
     with config.unlocked():
-        words = [*config.tokenizer.words, *"a dog on grass dog. cat. of photo".split()]
+        words = [*config.tokenizer.words, *"a dog cat on grass of photo".split()]
         config.tokenizer.words = tuple(dict.fromkeys(words))
     config.total_steps = config.checkpoint.every = STEPS
     config.schedule.warmup_steps = 2
@@ -58,6 +58,7 @@ def test_a_workdir_embeds_and_classifies_as_its_evaluators_do(trained):
     found = model.classify([images[n] for n in pairs.number], judge.names, DIGIT_TEMPLATES)
     expected = scipy.special.softmax(pairs.zimg @ classes.T / model.temperature, axis=1)
     assert np.ptp(expected, axis=1).max() > 1e-3
+    assert model.classify([images[n] for n in pairs.number], judge.names) == found
     for row, named in zip(expected, found, strict=True):
         known = dict(zip(judge.names, row.tolist(), strict=True))
         assert dict(named) == pytest.approx(known, abs=2e-5)

@@ -29,7 +29,7 @@ from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
-from big_align.evaluators.zero_shot import embed_classes
+from big_align.evaluators.zero_shot import embed_classes, warn_of_alike
 from big_align.exhibits.exhibit import Measured
 from big_align.exhibits.pixels import read_pixels
 from big_align.exhibits.retrieval import Pairs, show_pairs
@@ -240,6 +240,7 @@ class _Classes(_Kind):
             return measuring.measure_knn(test, splits["train"])
         texts = fill_class_templates(classes, self.templates)
         ztxt = embed_classes(embedder, self.tokenizer, texts)
+        warn_of_alike(ztxt, texts, self.tokenizer, f"{self.benchmark.name}, {self.task}")
         if self.task == "few_shot":
             return measuring.measure_few_shot(test, list(splits.values()), ztxt, self.settings)
         return measuring.measure_zero_shot(test, classes, ztxt, metric, embedder.temperature)

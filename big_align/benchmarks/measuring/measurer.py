@@ -21,6 +21,7 @@ from big_align.data.examples import Source
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.distributed import agreement
 from big_align.evaluators.classifiers.logistic_regression import TOLERANCE
+from big_align.evaluators.zero_shot import warn_of_alike
 from big_align.exhibits.exhibit import encode
 from big_align.exhibits.retrieval import Pairs
 from big_align.inference.loaded_model import LoadedModel
@@ -141,7 +142,9 @@ class Measurer:
 
     def _embed_classes(self) -> Float[np.ndarray, "c d"]:
         texts = fill_class_templates(self._plan.classes, self._plan.templates)
-        return self._store.read_classes(texts)
+        ztxt = self._store.read_classes(texts)
+        warn_of_alike(ztxt, texts, self._model.made_tokenizer, self._benchmark.name)
+        return ztxt
 
     def _read(self, split: str) -> LabeledSplit:
         """Reads the embeddings and labels of a split, once for all tasks."""

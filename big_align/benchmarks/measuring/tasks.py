@@ -27,7 +27,7 @@ from big_align.evaluators.knn import measure_neighbors
 from big_align.evaluators.linear_probe import ProbeSettings, fit_probe
 from big_align.evaluators.retrieval import DIRECTIONS, join_captions, measure_recalls
 from big_align.evaluators.scores import OF_SEVERAL_LABELS
-from big_align.evaluators.zero_shot import check_named, warn_of_equal_classes
+from big_align.evaluators.zero_shot import check_named
 from big_align.exhibits.retrieval import Pairs
 
 TEMPERATURE = 0.01
@@ -126,7 +126,6 @@ def measure_zero_shot(
     taken = test.take("embedding")
     if taken.label.ndim == 1:
         check_named(taken.label, len(ztxt), f"{test.name}, zero_shot")
-    warn_of_equal_classes(ztxt, classes.names, f"{test.name}, zero_shot")
     cosines = taken.features @ ztxt.T
     given = classes.names, metric, temperature or TEMPERATURE
     return describe_scores(cosines, taken.label, *given)

@@ -10,6 +10,7 @@ from big_align.data.derived.split_source import ChosenExamples
 from big_align.data.labels.classes import OWN_NAMES, ClassList, read_classes
 from big_align.data.labels.label_names import match_names, tell_missing
 from big_align.errors import UserError
+from big_align.words import write_name
 
 ABSENT = -1
 """The new label of a class that is left out."""
@@ -143,7 +144,7 @@ def choose_classes(names: tuple[str, ...] | str, source: examples.Source) -> Cla
         return read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
     if source.class_names is None:
         raise UserError("names = 'source', but the source has no names of its own: name a list")
-    return ClassList.from_names([name.replace("_", " ") for name in source.class_names])
+    return ClassList.from_names([write_name(name) for name in source.class_names])
 
 
 def _find_kept(source: examples.Source, order: np.ndarray) -> list[np.ndarray]:

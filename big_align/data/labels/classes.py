@@ -10,6 +10,7 @@ from big_align.data import files
 from big_align.data.labels.word_net import ID
 from big_align.data.table_lines import BadLines, read_records
 from big_align.errors import UserError, put_in_a_line, suggest
+from big_align.words import compose, write_name
 
 NAMES = {"name", "names", "wnid"}
 """Columns of a table, of which it must have one."""
@@ -256,7 +257,7 @@ def _read_entry(entry: Any, position: int, where: str) -> tuple[str, str, str]:
     if not isinstance(description, str):
         raise UserError(f"{where}: the description of {name!r} must be a text")
     _check_unicode(name + description, where)
-    return " ".join(name.replace("_", " ").split()), " ".join(description.split()), id
+    return write_name(name), compose(description), id
 
 
 def _check_unicode(text: str, where: str) -> None:
@@ -274,7 +275,7 @@ def _read_synonyms(entry: Any, where: str) -> tuple[str, ...]:
         raise UserError(f"{where}: `synonyms` must be a list of names")
     for name in found:
         _check_unicode(name, where)
-    return tuple(" ".join(name.replace("_", " ").split()) for name in found)
+    return tuple(map(write_name, found))
 
 
 def _first_name(entry: Mapping) -> Any:

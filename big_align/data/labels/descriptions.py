@@ -10,6 +10,7 @@ from big_align.data.labels.classes import ClassList
 from big_align.data.labels.word_net import ID, WordNet
 from big_align.data.table_lines import BadLines, read_records
 from big_align.errors import UserError
+from big_align.words import compose, write_name
 
 ORIGINS = {
     "file": "by the file of descriptions",
@@ -58,10 +59,10 @@ def read_descriptions(path: str) -> dict[str, str | None]:
         rows = _rows_of_json(text, path)
     found = defaultdict(set)
     for row in rows:
-        description = " ".join(str(row.get("description") or "").split())
+        description = compose(str(row.get("description") or ""))
         for key in (row.get("id"), row.get("wnid"), row.get("name")):
             if description and isinstance(key, str) and key.strip():
-                found[_clean(key)].add(description)
+                found[write_name(key)].add(description)
     if not found:
         raise UserError(
             f"descriptions {path}: has none; a row needs a `description` and a `name` or an `id`"
@@ -83,10 +84,6 @@ def _rows_of_json(text: str, path: str) -> list[Mapping]:
             "objects"
         )
     return rows
-
-
-def _clean(key: str) -> str:
-    return " ".join(key.replace("_", " ").split())
 
 
 def name_ids(classes: ClassList, word_net: WordNet, rename: bool = False) -> ClassList:
@@ -136,7 +133,7 @@ def describe(
 def _describe_one(
     name: str, own: str, id: str, word_net: WordNet, given: Mapping[str, str | None]
 ) -> Description:
-    key = next((key for key in (_clean(id), name) if key in given), None)
+    key = next((key for key in (write_name(id), name) if key in given), None)
     if key is not None:
         if given[key] is None:
             raise UserError(
@@ -216,7 +213,7 @@ def report(
         "Several classes with the same name and description, which no text can distinguish:",
         [f"{', '.join(map(str, n))}: {phrase}" for phrase, n in find_repeated(phrases).items()],
     )
-    known = {*classes.names, *map(_clean, classes.ids)}
+    known = {*classes.names, *map(write_name, classes.ids)}
     unused = [key for key in given if key not in known]
     return lines + _section("In the file of descriptions, but no class:", unused)
 

@@ -5,7 +5,6 @@ Labels are joined by number only if one side has no names.
 """
 
 import collections
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from jaxtyping import Int
 from big_align.data.examples import WrongLabel
 from big_align.data.labels.classes import ClassList
 from big_align.errors import UserError, suggest
+from big_align.words import fold_text, write_name
 
 Names = tuple[str, ...] | None
 """The name of each label; None if labels are only numbers."""
@@ -47,7 +47,7 @@ def match_names(
         return np.arange(len(listed))
     exact, alike = _find_places(listed, str), _find_places(listed, normalize_name)
     places = [
-        exact.get(name) or exact.get(name.replace("_", " ")) or alike.get(normal, [])
+        exact.get(name) or exact.get(write_name(name)) or alike.get(normal, [])
         for name, normal in zip(names, found, strict=True)
     ]
     strange = [label for label, at in enumerate(places) if not at]
@@ -149,5 +149,5 @@ def unite_names(lists: Sequence[Names], titles: Sequence[str]) -> UnitedNames:
 
 
 def normalize_name(name: str) -> str:
-    """Returns the words in lower case, separated by single spaces, as class names are compared."""
-    return " ".join(re.split(r"[\s_-]+", name.strip().casefold())).strip()
+    """Returns the words without case, separated by single spaces, as class names are compared."""
+    return write_name(fold_text(name).replace("-", " "))

@@ -8,11 +8,15 @@ from big_align.errors import UserError
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
 
 
-def choose_templates(classes: ClassList, templates: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the given templates, else those of the class list, else "a photo of a {}."."""
+def choose_templates(
+    classes: ClassList,
+    templates: Sequence[str] | None,
+    default: tuple[str, ...] | None = None,
+) -> tuple[str, ...]:
+    """Returns the given templates, else the class list's, else the default, "a photo of a {}."."""
     if templates is not None:
-        return tuple(templates)
-    return classes.templates or DEFAULT_TEMPLATES
+        return (templates,) if isinstance(templates, str) else tuple(templates)
+    return classes.templates or default or DEFAULT_TEMPLATES
 
 
 def fill_class_templates(

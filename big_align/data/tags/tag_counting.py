@@ -12,9 +12,10 @@ from absl import logging
 from big_align.data import boundary, examples, files
 from big_align.data.labels.classes import read_classes
 from big_align.data.labels.word_net import WordNet
-from big_align.data.tags.tag_extraction import FUNCTION_WORDS, TagExtractor, split_words
+from big_align.data.tags.tag_extraction import FUNCTION_WORDS, TagExtractor
 from big_align.errors import UserError
 from big_align.progress import make_bar
+from big_align.words import split_words, write_name
 
 OPEN_IMAGES_ID = re.compile(r"/[mgt]/\w+")
 OPEN_IMAGES_HEADER = ["LabelName", "DisplayName"]
@@ -57,8 +58,8 @@ def read_names(path: str, ids: str | None = None) -> list[str]:
     # names with the same words are one tag
     kept: dict[tuple[str, ...], str] = {}
     for name in names:
-        if words := tuple(split_words(name.replace("_", " "))):
-            kept.setdefault(words, " ".join(name.replace("_", " ").lower().split()))
+        if words := tuple(split_words(name)):
+            kept.setdefault(words, write_name(name).lower())
     return list(kept.values())
 
 

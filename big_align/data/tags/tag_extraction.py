@@ -1,8 +1,6 @@
 """The tags that captions name (IDEA §3.2)."""
 
 import functools
-import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -10,11 +8,9 @@ from jaxtyping import Int32
 
 from big_align.data.labels.word_net import WordNet
 from big_align.errors import UserError
+from big_align.words import split_words
 
 NO_TAG = -1
-
-WORDS = re.compile(r"[^\W_]+|(?<![^\W_])[-\u2010]|[-\u2010](?![^\W_])|[^\w\s\u2010-]")
-"""Words, and the signs that separate them; a hyphen inside a word splits it as a space does."""
 
 FUNCTION_WORDS = frozenset(
     "a about above after against all along am among an and any are around as at be because been "
@@ -35,7 +31,7 @@ TRUTH_WIDTH = 4
 class TagExtractor:
     """Finds tags in captions; deterministic, and safe to call from threads.
 
-    A caption is read in lower case, as words and signs. Tags are matched by whole words:
+    A caption is read as words and signs (`split_words`). Tags are matched by whole words:
     - A tag of one word matches that word, or else a word whose lemma it is (WordNet, as a noun):
       "dogs" is "dog". A tag that is listed in the plural matches its singular too, unless the
       plural is a noun of its own, as "glasses" is.
@@ -180,10 +176,3 @@ def pad_tags(ids: Iterable[int], width: int) -> Int32[np.ndarray, " t"]:
     kept = sorted(ids)[:width]
     padded[: len(kept)] = kept
     return padded
-
-
-def split_words(text: str) -> list[str]:
-    """Splits a text into words in lower case and the signs between them."""
-    if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
-    return WORDS.findall(text.lower())

@@ -2,18 +2,30 @@
 
 import unicodedata
 
-DROPPED = {"Cc", "Cf", "Co"}
-"""Categories of characters that are no text: controls, formats such as a soft hyphen, private."""
+from big_align.words import NO_TEXT, CharacterMap, is_space
 
-SPACES = "\t\n\r"
-"""Controls that are spaces."""
+
+def _keep(char: str) -> str:
+    if is_space(char):
+        return " "
+    return "" if unicodedata.category(char) in NO_TEXT or char == "\ufffd" else char
+
+
+def _keep_uncased(char: str) -> str:
+    # a capital sigma has no other form at the end of a word
+    return "" if unicodedata.category(char) == "Mn" else _keep(char).replace("Σ", "σ")
+
+
+_CASED, _UNCASED = CharacterMap(_keep), CharacterMap(_keep_uncased)
 
 
 def clean_for_bert(text: str, lowercase: bool) -> str:
     """Returns a text without what is no text and, as uncased models had it, case and accents.
 
     For the latter it is decomposed (NFD) and loses its marks, and each character becomes lower case
-    by itself: a capital sigma has no other form at the end of a word.
+    by itself. Else it is composed (NFC), the form of the encyclopedia that cased models were
+    trained on. White space of any kind becomes spaces. Published tokenizers delete some of it
+    instead (zero-width spaces, vertical tabs), which joins the words beside it.
 
     Args:
       text: any text.
@@ -21,8 +33,6 @@ def clean_for_bert(text: str, lowercase: bool) -> str:
     """
     if text.isascii() and text.isprintable():
         return text.lower() if lowercase else text
-    dropped = DROPPED | {"Mn"} if lowercase else DROPPED
-    letters = unicodedata.normalize("NFD", text) if lowercase else text
-    known = (x for x in letters if x in SPACES or unicodedata.category(x) not in dropped)
-    kept = "".join(known).replace("\ufffd", "")
-    return kept.replace("Σ", "σ").lower() if lowercase else kept
+    if lowercase:
+        return unicodedata.normalize("NFD", text).translate(_UNCASED).lower()
+    return unicodedata.normalize("NFC", text.translate(_CASED))

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import html
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from big_align.data.text.byte_pairs import (
     read_merges,
     spell_piece,
 )
+from big_align.data.text.html_entities import unescape
 
 NUM_MERGES = 49152 - 256 - 2  # the published file holds more lines than the model has ids
 START, END = "<|startoftext|>", "<|endoftext|>"
@@ -116,8 +116,8 @@ def clean_text(text: str) -> str:
     """Brings a caption into the form that the merges were learned on."""
     if "&" in text:
         if "<" not in text:  # ftfy takes a text with a tag for HTML that is meant to be so
-            text = html.unescape(text)
-        text = html.unescape(html.unescape(text))
+            text = unescape(text)
+        text = unescape(unescape(text))
     if not text.isascii() or not text.isprintable():
         text = COLORING.sub("", text).translate(PLAIN)
         text = unicodedata.normalize("NFC", text)

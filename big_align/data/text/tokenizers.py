@@ -21,6 +21,7 @@ from big_align.data.package_files import locate
 from big_align.data.text.bert_texts import clean_for_bert
 from big_align.data.text.clip_tokenizer import ClipTokenizer
 from big_align.errors import UserError, tell_in_a_line
+from big_align.words import compose, fold_text, is_sign, split_at_spaces, split_signs
 
 __all__ = [
     "ClassNameTokenizer",
@@ -48,9 +49,12 @@ class Tokenizer(Protocol):
 
 
 class WordTokenizer:
-    """Whole words of a closed vocabulary, separated by spaces, after [CLS]; case is ignored.
+    """Whole words of a closed vocabulary, after [CLS]; case is ignored.
 
-    Ids: [PAD] 0, [UNK] 1, [CLS] 2, then the words in their order.
+    Ids: [PAD] 0, [UNK] 1, [CLS] 2, then the words in their order. What stands between spaces is a
+    word of the vocabulary, or else it is split at its signs, and the longest words of the
+    vocabulary are taken from the left: "three." is "three" and ".". Signs that the vocabulary lacks
+    are left out, as its captions have none.
 
     Args:
       words: the vocabulary.
@@ -64,33 +68,48 @@ class WordTokenizer:
 
     def __init__(self, words: tuple[str, ...], length: int):
         _check_length(length, 2)
-        repeated = [word for word, count in Counter(map(str.lower, words)).items() if count > 1]
-        spaced = [word for word in words if word.split() != [word]]
+        parts = [split_signs(word) for word in words]
+        repeated = [word for word, n in Counter(map("".join, parts)).items() if n > 1]
+        spaced = [word for word in words if split_at_spaces(word) != [word]]
         if repeated or spaced:
             fault = "is there twice" if repeated else "is empty or has a space"
             raise ValueError(f"words: {(repeated + spaced)[0]!r} {fault}")
         self.length = length
         self.vocab_size = len(words) + 3
         self.fingerprint = _fingerprint("words", words, length)
-        self._ids = {word.lower(): number for number, word in enumerate(words, start=3)}
+        self._words = words
+        self._ids = {"".join(word): number for number, word in enumerate(parts, start=3)}
+        self._most_parts = max(map(len, parts), default=1)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Returns the word of each id."""
-        words = [*SPECIAL_TOKENS[:3], *self._ids]
+        words = [*SPECIAL_TOKENS[:3], *map(str.lower, self._words)]
         return [words[id] for id in ids]
 
     def __call__(
         self, texts: Sequence[str]
     ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
         """Returns ids and which of them are real."""
-        unknown = self.unknown_id
-        rows = [
-            [2, *(self._ids.get(word, unknown) for word in text.lower().split())] for text in texts
-        ]
         text = np.zeros((len(texts), self.length), np.int32)
-        for row, ids in zip(text, rows, strict=True):
+        for row, given in zip(text, texts, strict=True):
+            ids = [2]
+            for word in split_at_spaces(fold_text(given)):
+                known = self._ids.get(word)
+                ids += self._split(word) if known is None else (known,)
             row[: len(ids)] = ids[: self.length]
         return text, text != 0
+
+    def _split(self, word: str) -> list[int]:
+        """Returns the ids of the longest words in a word, from the left."""
+        parts, ids, place = split_signs(word), [], 0
+        while place < len(parts):
+            ends = range(min(len(parts), place + self._most_parts), place, -1)
+            end = next((end for end in ends if "".join(parts[place:end]) in self._ids), place + 1)
+            id = self._ids.get("".join(parts[place:end]))
+            if id is not None or not is_sign(parts[place]):
+                ids.append(self.unknown_id if id is None else id)
+            place = end
+        return ids
 
 
 class ClassNameTokenizer:
@@ -142,12 +161,12 @@ class ClassNameTokenizer:
           UserError: a text is not a class, or is a name that several classes have.
         """
         for text in texts:
-            if text not in self._ids:
+            if compose(text) not in self._ids:
                 raise UserError(
                     f"{text!r} is not the name of one class of {self._classes}; names are used "
                     "alone (the template '{}'), with their descriptions where classes share a name"
                 )
-        text = np.array([self._ids[text] for text in texts], np.int32).reshape(-1, 1)
+        text = np.array([self._ids[compose(text)] for text in texts], np.int32).reshape(-1, 1)
         return text, np.ones_like(text, bool)
 
 

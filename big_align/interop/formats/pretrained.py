@@ -81,6 +81,7 @@ class Pretrained:
         written back to the same format.
       checkpoint: the checkpoint of a run that it was read from; None if it was not.
       classifier: the layer to classes that a run has trained on the image tower, if it has.
+      templates: texts with {} in place of the name of a class, by which a run was evaluated.
     """
 
     node: Node
@@ -94,6 +95,7 @@ class Pretrained:
     kept: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, repr=False)
     checkpoint: str | None = None
     classifier: Classifier | None = None
+    templates: tuple[str, ...] | None = None
 
     @property
     def kind(self) -> str:
