@@ -69,13 +69,19 @@ class LayerRates:
 
     @property
     def still(self) -> tuple[str, ...]:
-        """The paths of factor 0, except those of which a later entry may have another."""
+        """The paths of factor 0, except those of `partly_still`."""
+        zeros = ("/".join(path) for path, factor in _parse("rates", self.rates) if factor == 0)
+        return tuple(path for path in zeros if path not in self.partly_still)
+
+    @property
+    def partly_still(self) -> tuple[str, ...]:
+        """The paths of factor 0 where a later entry may give a part another factor."""
         parsed = _parse("rates", self.rates)
         return tuple(
-            "/".join(pattern)
-            for number, (pattern, factor) in enumerate(parsed)
+            "/".join(path)
+            for number, (path, factor) in enumerate(parsed)
             if factor == 0
-            and not any(rate and _may_meet(pattern, other) for other, rate in parsed[number + 1 :])
+            and any(rate and _may_meet(path, other) for other, rate in parsed[number + 1 :])
         )
 
     def factors(self, params: Params) -> Any:

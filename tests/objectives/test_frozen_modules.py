@@ -108,4 +108,5 @@ def test_a_rate_of_zero_counts_unless_a_later_one_may_change_it():
     assert still("a=0.5", "a/b=0") == ("a/b",)
     for later in ("a=1", "a/b=1", "a/b/c=0.1", "*=1", "a/*/c=1"):
         assert still("a/b=0", later) == ()
+        assert LayerRates(rates=("a/b=0", later)).partly_still == ("a/b",)
     assert still("a/b=0", "a=0") == ("a/b", "a")
