@@ -5,7 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from big_align.models.parts import layers
+from big_align.models.parts import layers, locking
+from big_align.module_paths import split_path
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -59,7 +60,8 @@ class DualEncoder(nn.Module):
 
     A locked tower does not change: it runs in evaluation mode whatever `train` says, and no
     gradient enters it. So its features depend only on its input, and may be computed once in
-    advance.
+    advance. A locked module within a tower runs in evaluation mode, too; whether its parameters
+    are trained is up to the optimizer.
 
     Args:
       image: the image tower.
@@ -69,7 +71,8 @@ class DualEncoder(nn.Module):
       projection_bias: whether the linear layers have a bias; CLIP's have none.
       image_mean: means of red, green and blue of uint8 images, on a scale from 0 to 1.
       image_std: standard deviations, on the same scale.
-      locked: which of the towers "image" and "text" are locked.
+      locked: which of the towers "image" and "text" are locked, and which modules within them, as
+        in "image/block_00"; `*` and `?` match any characters within a name.
       image_dropout: rate on the image tower's features before the linear layer.
       text_dropout: rate on the text tower's features.
       loss_dtype: name of the type in which training passes embeddings to its loss. In "bfloat16"
@@ -89,7 +92,7 @@ class DualEncoder(nn.Module):
     loss_dtype: str = "float32"
 
     def setup(self):
-        if strange := sorted(set(self.locked) - set(TOWERS)):
+        if strange := [path for path in self.locked if split_path(path)[0] not in TOWERS]:
             raise ValueError(
                 f"locked has {strange[0]!r}, which is no tower; there are {', '.join(TOWERS)}"
             )
@@ -113,6 +116,12 @@ class DualEncoder(nn.Module):
             self.project_text = linear()
         if self.image_projection:
             self.project_image = linear()
+
+    def _run(self, part: str, *inputs: Array, train: bool) -> tuple[Array, Array]:
+        """Runs a tower, with whatever of it is locked in evaluation mode."""
+        with locking.locking(self.path, self.locked):
+            outputs = getattr(self, part)(*inputs, train and part not in self.locked)
+        return jax.lax.stop_gradient(outputs) if part in self.locked else outputs
 
     def image_features(
         self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False
@@ -141,9 +150,7 @@ class DualEncoder(nn.Module):
           Features, float32, and spatial tokens, row by row, in the precision of the tower.
         """
         image = normalize_image(image, self.image_mean, self.image_std)
-        features, tokens = self.image(image, train and "image" not in self.locked)
-        if "image" in self.locked:
-            features, tokens = jax.lax.stop_gradient((features, tokens))
+        features, tokens = self._run("image", image, train=train)
         return features.astype(jnp.float32), tokens
 
     def encode_image(
@@ -196,9 +203,7 @@ class DualEncoder(nn.Module):
                 "config.model.text is None, but texts are to be encoded: give a text tower, or "
                 "use an objective that learns from labels alone"
             )
-        features, _ = self.text(text, text_mask, train and "text" not in self.locked)
-        if "text" in self.locked:
-            features = jax.lax.stop_gradient(features)
+        features, _ = self._run("text", text, text_mask, train=train)
         return features.astype(jnp.float32)
 
     def encode_text(

@@ -70,7 +70,7 @@ def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:
 
 
 def find_frozen(config: Node, objective: Objective) -> tuple[str, ...]:
-    """Returns the paths of all parameters that are not trained: locked towers, and those named."""
+    """Returns the paths of all parameters that are not trained: what is locked, and those named."""
     named = config["optimizer"].get("frozen") or ()
     return tuple(dict.fromkeys((*objective.frozen, *named)))
 

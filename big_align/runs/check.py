@@ -27,6 +27,7 @@ from big_align.models.dual_encoder import TOWERS
 from big_align.nodes import Node
 from big_align.runs import build, cached_features, dataset
 from big_align.runs.initial_weights import check_init
+from big_align.training.layer_rates import LayerRates
 from big_align.training.logs.directions import collect_said, find_direction
 from big_align.training.logs.trackers import check_wandb, open_trackers
 from big_align.training.saving.checkpoint import Checkpointer
@@ -67,6 +68,7 @@ def check_config(config: Node, training: bool = True, workdir: str | None = None
     _check_verbs(config, objective, weights, tokenizer)
     if training:
         _check_precision(config, build.find_frozen(config, objective), weights[0])
+        _tell_moving(config["optimizer"], weights[1])
         check_first(config, workdir)
 
 
@@ -99,6 +101,17 @@ def _check_precision(config: Node, frozen: Collection[str], params: Params) -> N
                 f"{where}.dtype = 'float16' is for towers that are not trained: small gradients "
                 f"become 0{advise(where, dtype='bfloat16')}"
             )
+
+
+def _tell_moving(optimizer: Node, model_state: ModelState) -> None:
+    """Warns of parameters that stay while the statistics beside them move."""
+    paths = LayerRates(rates=tuple(optimizer.get("rates") or ())).partly_still
+    if paths and jax.tree.leaves(model_state) and jax.process_index() == 0:
+        logging.warning(
+            "config.optimizer.rates: parts of %s stay, but not their batch statistics, and dropout "
+            "is on: name these parts in config.optimizer.frozen",
+            " and ".join(paths),
+        )
 
 
 class BlankTokenizer:

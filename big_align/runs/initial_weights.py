@@ -16,6 +16,7 @@ from big_align.distributed import agreement
 from big_align.errors import ConfigError, WeightsMismatch, suggest
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.interop.transfer.tables import fit_table
+from big_align.module_paths import fits, split_path
 from big_align.nodes import Node
 from big_align.row_tables import Table, place_centers
 from big_align.runs import build, dataset, workdir
@@ -230,8 +231,7 @@ def check_frozen(frozen: Collection[str], fresh: Collection[str], taken: Collect
       WeightsMismatch: some would stay at their random initial values.
     """
     for path in frozen:
-        _, model, part = path.strip("/").partition("model/")
-        below = [name for name in fresh if model and f"{name}/".startswith(f"params/{part}/")]
+        below = [name for name in fresh if fits(("model", *name.split("/")[1:]), split_path(path))]
         if left := sorted(set(below) - set(taken)):
             raise WeightsMismatch(
                 f"{path} is not trained, but config.init gives no weights to {len(left)} of its "

@@ -14,8 +14,11 @@ from big_align.components.models import build_model
 from big_align.components.signatures import list_given
 from big_align.data.labels.classes import ClassList
 from big_align.errors import ConfigError
+from big_align.models.dual_encoder import TOWERS, DualEncoder
+from big_align.module_paths import fits, split_path
 from big_align.nodes import Node
 from big_align.runs import dataset
+from big_align.training.layer_rates import LayerRates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +51,27 @@ def read_classes(context: Context) -> ClassList:
     return classes
 
 
+def lock_frozen(model: DualEncoder, config: Node) -> DualEncoder:
+    """Locks whatever of a model the config does not train: its statistics stay, too.
+
+    Args:
+      model: the dual encoder.
+      config: config of the run; `optimizer.frozen` and the zeros of `optimizer.rates` say what is
+        not trained.
+    """
+    node = config.get("optimizer") or {}
+    still = LayerRates(rates=tuple(node.get("rates") or ())).still
+    locked = list(model.locked)
+    for path in (*(node.get("frozen") or ()), *still):
+        first, *rest = split_path(path)
+        towers = [part for part in TOWERS if not rest or fits((part,), rest[:1])]
+        if fits(("model",), (first,)):
+            locked += ["/".join((part, *rest[1:])) for part in towers]
+    return model.clone(locked=tuple(dict.fromkeys(locked)))
+
+
 PROVIDERS: dict[str, Callable[[Context], Any]] = {
-    "model": lambda context: build_model(context.config),
+    "model": lambda context: lock_frozen(build_model(context.config), context.config),
     "mesh": lambda context: context.mesh,
     "tokenizer": lambda context: context.tokenizer,
     "classes": read_classes,

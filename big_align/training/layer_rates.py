@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Int
 
 from big_align.errors import UserError
+from big_align.module_paths import fits, split_path
 from big_align.types import Params
 
 BLOCK = re.compile(r"block_(\d+)")
@@ -36,12 +37,14 @@ class LayerRates:
     block; the layers of a path are counted from the last one down to the first.
 
     Args:
-      rates: factors of the learning rate; 0 leaves parameters as they are.
+      rates: factors of the learning rate; 0 leaves parameters as they are, and in a run the batch
+        statistics of their modules (`still`).
       layer_decay: ratio of a layer's learning rate to that of the layer above it, in (0, 1]. What
         follows the last block has the full rate, the last block this fraction of it
         (Bao et al., 2022).
       unfreeze: the step from which parameters are trained. Until then they stay as they are, but
-        their gradients count in moments and in `clip_norm`.
+        their gradients count in moments and in `clip_norm`, batch statistics move, and dropout is
+        on.
       unfreeze_layers: steps between the start of a layer and that of the one below it: what follows
         the last block starts at once, the last block after this many steps (Howard and Ruder,
         2018).
@@ -63,6 +66,23 @@ class LayerRates:
     def uniform(self) -> bool:
         """Whether all parameters have the same rate at every step."""
         return not any(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    @property
+    def still(self) -> tuple[str, ...]:
+        """The paths of factor 0, except those of `partly_still`."""
+        zeros = ("/".join(path) for path, factor in _parse("rates", self.rates) if factor == 0)
+        return tuple(path for path in zeros if path not in self.partly_still)
+
+    @property
+    def partly_still(self) -> tuple[str, ...]:
+        """The paths of factor 0 where a later entry may give a part another factor."""
+        parsed = _parse("rates", self.rates)
+        return tuple(
+            "/".join(path)
+            for number, (path, factor) in enumerate(parsed)
+            if factor == 0
+            and any(rate and _may_meet(path, other) for other, rate in parsed[number + 1 :])
+        )
 
     def factors(self, params: Params) -> Any:
         """Returns the factor of each parameter's rate, as a pytree of floats.
@@ -130,12 +150,8 @@ def _parse(field: str, entries: Sequence[str]) -> list[tuple[tuple[str, ...], fl
             raise ValueError(f"{field} has {entry!r}, but {number:g} is not in (0, 1]")
         if field.startswith("unfreeze") and number != int(number):
             raise ValueError(f"{field} has {entry!r}, but {number:g} is no number of steps")
-        parsed.append((tuple(path.strip("/").split("/")), number))
+        parsed.append((split_path(path), number))
     return parsed
-
-
-def _fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
-    return len(path) >= len(pattern) and all(map(fnmatch.fnmatchcase, path, pattern))
 
 
 def list_names(path: tuple) -> tuple[str, ...]:
@@ -144,17 +160,26 @@ def list_names(path: tuple) -> tuple[str, ...]:
     return tuple(str(next((getattr(k, n) for n in kinds if hasattr(k, n)), k)) for k in path)
 
 
+def _may_meet(pattern: Sequence[str], other: Sequence[str]) -> bool:
+    """Returns whether a parameter may fit two patterns."""
+    pairs = list(zip(pattern, other, strict=False))
+    return all(
+        fnmatch.fnmatchcase(a, b) or fnmatch.fnmatchcase(b, a) or ("*" in a and "*" in b)
+        for a, b in pairs
+    )
+
+
 def _look_up(field: str, entries: Sequence[str], params: Params, default: float) -> Any:
     """Returns the number of the last entry that matches each parameter."""
     parsed = _parse(field, entries)
     paths = [list_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for entry, (pattern, _) in zip(entries, parsed, strict=True):
-        if not any(_fits(path, pattern) for path in paths):
+        if not any(fits(path, pattern) for path in paths):
             known = ", ".join(sorted({"/".join(path[:2]) for path in paths}))
             raise UserError(f"{field} has {entry!r}: no parameter is there; there are: {known}")
 
     def find(path: tuple, _: Any) -> float:
-        fitting = [number for pattern, number in parsed if _fits(list_names(path), pattern)]
+        fitting = [number for pattern, number in parsed if fits(list_names(path), pattern)]
         return fitting[-1] if fitting else default
 
     return jax.tree_util.tree_map_with_path(find, params)
@@ -165,7 +190,7 @@ def _measure(entries: Sequence[str], field: str, params: Params) -> Any:
     shapes = {list_names(p): x.shape for p, x in jax.tree_util.tree_leaves_with_path(params)}
     heights: dict[tuple[str, ...], int] = {}
     for entry, (pattern, _) in zip(entries, _parse(field, entries), strict=True):
-        below = [path for path in shapes if _fits(path, pattern)]
+        below = [path for path in shapes if fits(path, pattern)]
         towers = {path[: len(pattern)] for path in below}
         for tower in towers:
             own = {p[len(tower) :]: shapes[p] for p in below if p[: len(tower)] == tower}

@@ -19,6 +19,7 @@ import optax
 from jax.typing import ArrayLike
 
 from big_align.errors import UserError
+from big_align.module_paths import fits, split_path
 from big_align.nodes import Given
 from big_align.row_tables import RowOptimizer
 from big_align.training.layer_rates import UNIFORM, LayerRates, list_names, scale_by_rates
@@ -141,7 +142,7 @@ def frozen_mask(params: Params, frozen: tuple[str, ...]) -> Any:
 
     Args:
       params: the parameters.
-      frozen: paths such as "model/image".
+      frozen: paths such as "model/image", or patterns, as in `LayerRates`.
 
     Returns:
       A pytree of booleans shaped like `params`.
@@ -149,15 +150,15 @@ def frozen_mask(params: Params, frozen: tuple[str, ...]) -> Any:
     Raises:
       UserError: there is nothing at a path.
     """
-    prefixes = [tuple(path.strip("/").split("/")) for path in frozen]
+    patterns = [split_path(path) for path in frozen]
     paths = [list_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    for given, prefix in zip(frozen, prefixes, strict=True):
-        if not any(path[: len(prefix)] == prefix for path in paths):
+    for given, pattern in zip(frozen, patterns, strict=True):
+        if not any(fits(path, pattern) for path in paths):
             known = ", ".join(sorted({"/".join(path[:2]) for path in paths}))
             raise UserError(f"frozen = {given!r} is the path of no parameter; there are: {known}")
 
     def stays(path: tuple, _: Any) -> bool:
-        return any(list_names(path)[: len(prefix)] == prefix for prefix in prefixes)
+        return any(fits(list_names(path), pattern) for pattern in patterns)
 
     return jax.tree_util.tree_map_with_path(stays, params)
 
@@ -194,7 +195,8 @@ def make_optimizer(
         does not clip.
       exclude: names, as in `decay_mask`.
       frozen: paths, such as "model/image", of parameters that stay as they are, without decay or
-        moments, and do not count in the norm of `clip_norm`.
+        moments, and do not count in the norm of `clip_norm`. In a run, modules there are in
+        evaluation mode: their statistics stay, too, and they drop nothing.
       layers: how the learning rate differs between parameters. A config has its fields (`rates`,
         `layer_decay`, `unfreeze`, `unfreeze_layers`) beside the others.
 

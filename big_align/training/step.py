@@ -113,7 +113,8 @@ def accumulated_gradients(
 
     encoded = jax.lax.map(lambda x: objective.encode(params, model_state, *x), (rows, rngs))
     outputs, states = _merge(encoded[0], mesh), encoded[1]
-    new_state = jax.tree.map(lambda x: jnp.mean(x, axis=0).astype(x.dtype), states)
+    # Added to the old ones, the mean of statistics that stay is exactly themselves.
+    new_state = jax.tree.map(lambda old, x: old + jnp.mean(x - old, axis=0), model_state, states)
 
     prepared, pull_prepared = jax.vjp(lambda p: objective.prepare(p, batch, prepare_rng), params)
 

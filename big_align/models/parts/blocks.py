@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from big_align.devices import rematerialization, traced
-from big_align.models.parts import layers
+from big_align.models.parts import layers, locking
 
 
 def run_blocks(
@@ -48,12 +48,13 @@ def run_blocks(
     blocks = [_Block(f"block_{start + i:02d}", fields) for i, fields in enumerate(settings)]
     with rematerialization.in_block(level):
         for equal in _find_runs(tower, blocks, level):
+            mode = train and not locking.is_locked((*tower.path, equal[0].name))
             if len(equal) > 1:
-                x = _run_loop(tower, block_class, equal, level, x, arguments, train)
+                x = _run_loop(tower, block_class, equal, level, x, arguments, mode)
                 continue
             train_index = 2 + len(arguments)  # the block itself is 0
             made = rematerialization.remat_block(block_class, train_index, level)
-            x = made(**equal[0].fields, name=equal[0].name)(x, *arguments, train)
+            x = made(**equal[0].fields, name=equal[0].name)(x, *arguments, mode)
     return x
 
 
@@ -69,9 +70,12 @@ class _Block(NamedTuple):
         return nn.meta.unbox(held)
 
     def kind(self, tower: nn.Module) -> Any:
-        """Returns what equal blocks have in common: fields, and the shapes of their variables."""
+        """Returns what equal blocks have in common: mode, fields, and shapes of their variables."""
+        path = *tower.path, self.name
+        # A loop does not know the paths of what is in its blocks.
+        mode = locking.is_locked(path) or (locking.has_locked(path) and self.name)
         fields = {name: x for name, x in self.fields.items() if name != "drop_path"}
-        return fields, jax.tree.map(lambda x: (x.shape, x.dtype), self.variables(tower))
+        return mode, fields, jax.tree.map(lambda x: (x.shape, x.dtype), self.variables(tower))
 
 
 def _runs_loops(tower: nn.Module, level: str) -> bool:

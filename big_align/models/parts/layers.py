@@ -10,7 +10,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
 from big_align.devices import traced
-from big_align.models.parts import layer_weights
+from big_align.models.parts import layer_weights, locking
 from big_align.models.parts.narrow import ACTIVATIONS, Fork, LayerNorm, keep_input
 
 truncated_normal = nn.initializers.truncated_normal(0.02)
@@ -232,7 +232,8 @@ class BatchNorm(nn.Module):
 
         Args:
           x: activations, channels last.
-          train: whether to normalize by the batch's statistics and update the running ones.
+          train: whether to normalize by the batch's statistics and update the running ones, unless
+            the layer is locked.
 
         Returns:
           Activations of the same shape and type.
@@ -245,7 +246,7 @@ class BatchNorm(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, channels)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, channels)
         running_var = self.variable("batch_stats", "var", jnp.ones, channels)
-        if not train or self.fixed:
+        if not train or self.fixed or locking.is_locked(self.path):
             mean, var = running_mean.value, running_var.value
             return _standardize(x, mean, var, scale, bias, self.epsilon)
 
@@ -299,14 +300,16 @@ class DropPath(nn.Module):
         Returns:
           `x`, with dropped rows set to zero.
         """
-        if isinstance(self.rate, jax.Array) and train:
+        if not train:
+            return x
+        if isinstance(self.rate, jax.Array):
             stays = 1 - self.rate
             shape = x.shape[:1] + (1,) * (x.ndim - 1)
             kept = jax.random.bernoulli(self.make_rng("dropout"), stays, shape)
             return jnp.where(kept, x / stays.astype(x.dtype), 0)
         every_axis_but_the_first = tuple(range(1, x.ndim))
         drop = nn.Dropout(self.rate, broadcast_dims=every_axis_but_the_first)
-        return drop(x, deterministic=not train)
+        return drop(x, deterministic=False)
 
 
 class MlpBlock(nn.Module):

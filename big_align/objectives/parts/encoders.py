@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from big_align.errors import ConfigError, UserError
-from big_align.models.dual_encoder import DualEncoder, normalize
+from big_align.models.dual_encoder import TOWERS, DualEncoder, normalize
+from big_align.module_paths import split_path
 from big_align.types import Batch, ModelState, Outputs, Params
 
 FEATURES: Mapping[str, str] = {"image_embedding": "image", "text_embedding": "text"}
@@ -37,9 +38,10 @@ class Encoder:
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """Paths of parameters that the optimizer leaves unchanged: those of the locked towers."""
-        locked = (part for part in self.model.locked if getattr(self.model, part) is not None)
-        return tuple(f"model/{part}" for part in locked)
+        """Paths of parameters that the optimizer leaves unchanged: those of what is locked."""
+        towers = [part for part in TOWERS if getattr(self.model, part) is not None]
+        locked = (path for path in self.model.locked if split_path(path)[0] in towers)
+        return tuple(f"model/{path}" for path in locked)
 
     def init_by(
         self, method: str | None, rng: PRNGKeyArray, *inputs: Array
