@@ -321,7 +321,7 @@ def read_text(path: str) -> str:
     try:
         return decode(files_of(path).read_all(path))
     except FileNotFoundError as error:
-        raise MissingFile(f"{path} cannot be read: {error}") from error
+        raise MissingFile(f"{path} cannot be read: there is no such file") from error
     except NotText as error:
         raise UserError(f"{path}, line {error.line} {error}; {CONVERTED}") from error
     except UserError:

@@ -240,13 +240,13 @@ def test_what_data_say_is_text_and_never_markup(run, tmp_path):
         (["--input_argument=caption=alt"], "has no column 'alt'; it has 'jpg', 'caption', 'url'"),
         (["--keep=address"], "--keep=address: none of the first "),
         (["--language_temperature=2"], "samples by language, and no pair has one"),
-        (["--drop=none.jsonl"], "--drop=none.jsonl: there is no such file"),
+        (["--drop=none.jsonl"], "--drop=none.jsonl cannot be read: there is no such file"),
         (["--classifier=tests:none"], "--classifier=tests:none cannot be imported"),
         (["--languages=words"], "--languages=words does not read as module:function"),
         (["--shard_size=0"], "--shard_size=0 must be at least 1"),
         (["--min_unigrams=21"], "min_unigrams is 21 and max_unigrams 20"),
         (["--input_name=parket"], "did you mean 'parquet'?"),
-        ([f"--drop={PICTURE}"], f"--drop={PICTURE} is not UTF-8, as JSON lines are"),
+        ([f"--drop={PICTURE}"], f"--drop={PICTURE}, line 1 is not UTF-8 (byte 0xff at 0)"),
     ],
 )
 def test_a_mistake_is_one_line(raw, run, flags, message):
