@@ -1,7 +1,8 @@
 """Columns about images: from a table that names them, or from the source itself."""
 
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,8 @@ from big_align.search.source_entries import IndexEntry
 
 KEYS = (("key",), ("name",), *columns.FILES)
 CAPTIONS = {name for group in columns.CAPTIONS for name in group}
+SHOWN = 5
+"""Rows that a message lists."""
 LABEL = "label"
 """The column of the classes that the source knows."""
 PLACEHOLDER = "(row)"
@@ -82,22 +85,29 @@ class MetadataTable:
         row, numbers = next(iter(joined.shared.items()))
         named = " and ".join(images.names[number] for number in numbers[:2])
         shard, key = images.shards[numbers[0]], images.keys[numbers[0]]
-        advice = f"{spell_shortly(set(images.shards))[shard]}/{key}"
         logging.warning(
-            "%s: %d rows name several images each, and so describe none, the first %s: %r is %s; "
-            "SHARD/KEY names one of them, as in %s", self._rows.path, len(joined.shared),
-            self._rows.tell(row), self._called[row], named, advice,
+            "%s: %d rows name several images each, and so describe none: %s; %r is %s: SHARD/KEY "
+            "names one of them, as in %s/%s", self._rows.path, len(joined.shared),
+            self._list(joined.shared), self._called[row], named,
+            spell_shortly(set(images.shards))[shard], key,
         )  # fmt: skip
+
+    def _list(self, rows: Collection[int]) -> str:
+        """Lists rows for a message, the first few with what they call their images."""
+        first = itertools.islice(rows, SHOWN)
+        shown = [f"{self._rows.tell(row)} ({self._called[row]!r})" for row in first]
+        more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+        return ", ".join(shown) + more
 
     def _tell_unused(self, joined: RowJoin, images: ImageNames) -> None:
         if not joined.unused:
             return
-        row, none = joined.unused[0], len(joined.unused) == len(self._called)
+        none = len(joined.unused) == len(self._called)
         logging.warning(
-            "%s: %d of %d rows name no image of the index in the column %r, the first %s: %r; the "
-            "first image is %r, with the key %r%s", self._rows.path, len(joined.unused),
-            len(self._called), self.key, self._rows.tell(row), self._called[row], images.names[0],
-            images.keys[0], "; --metadata_key takes another column" * none,
+            "%s: %d of %d rows name no image of the index in the column %r: %s; the first image is "
+            "%r, with the key %r%s", self._rows.path, len(joined.unused), len(self._called),
+            self.key, self._list(joined.unused), images.names[0], images.keys[0],
+            "; --metadata_key takes another column" * none,
         )  # fmt: skip
 
 

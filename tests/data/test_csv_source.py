@@ -79,6 +79,7 @@ def test_several_labels_are_parted_by_bars_and_integers_by_spaces_too(folder):
         ("0.jpg#0\tA dog\n0.jpg#1\tA cat\n", "must name the columns, .* a row of the table"),
         ("image,label\nimages/0.png,1\nimages/1.png,x\n", "line 3: the label is 'x' and that of"),
         ("image,label\nimages/0.png,x\nimages/1.png,1\n", "line 3: the label is '1' and that of"),
+        ("image,label\nimages/0.png,007\nimages/1.png,7\n", "line 3: the labels '7' and '007' of"),
         ("image,label\nimages/0.png,-3\n", "line 2: the label is -3, not a class number"),
         ("image,label\nimages/0.png,1 3\nimages/1.png,1|x\n", "line 3: the label is 'x' and that"),
         ("image,label\nimages/0.png,1|-3\n", "line 2: the label is -3, not a class number"),

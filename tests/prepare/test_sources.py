@@ -213,7 +213,7 @@ def test_every_line_of_a_table_is_a_text_or_in_the_quarantine(tmp_path):
     (raw / "x.csv").write_text("\n".join(lines))
     objects = [
         {"file_name": "0.jpg", "text": "a dog"},
-        {"file_name": "0.jpg", "text": 7},
+        {"file_name": "0.jpg", "text": 7.5},
         {"file_name": "0.jpg"},
         {"file_name": "1.jpg", "text": [["a"]]},
         {"file_name": "0.jpg", "text": "dog"},

@@ -98,6 +98,13 @@ def test_ids_that_look_like_numbers_are_texts_in_every_kind_of_table(
     assert found.to_pydict() == {"id": IDS, "year": list(range(2000, 2006))} and count == len(IDS)
 
 
+def test_columns_without_a_name_as_pandas_writes_its_index_are_left_out(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(",,key,year\n0,0,a,2000\n1,1,b,2001\n")
+    found, _ = MetadataTable(str(path)).align(make_entries(["b", "a"]))
+    assert found.to_pydict() == {"year": [2001, 2000]}
+
+
 def test_categories_of_pandas_are_texts(tmp_path):
     kinds = pa.array(["007", "7", None]).dictionary_encode()
     pq.write_table(pa.table({"key": ["a", "b", "c"], "kind": kinds}), tmp_path / "t.parquet")
@@ -113,9 +120,9 @@ def test_a_row_that_names_several_images_describes_none_and_is_told(tmp_path, ca
     found, count = MetadataTable(str(path)).align(entries)
     assert found["place"].to_pylist() == [None, "Rome", "Oslo"] and count == 2
     shared, unused = (record.getMessage() for record in caplog.records)  # equal rows are no fault
-    assert "1 rows name several images each" in shared and "line 2: '0' is a.tar: 0" in shared
+    assert "1 rows name several images each, and so describe none: line 2 ('0'); '0' is" in shared
     assert "as in a/0" in shared
-    assert "1 of 5 rows name no image" in unused and "line 5: '3'" in unused
+    assert "1 of 5 rows name no image" in unused and "line 5 ('3')" in unused
     caplog.clear()
     path.write_text("key,place\n1,Rome\n1,Oslo\n")
     assert MetadataTable(str(path)).align(entries)[0]["place"].to_pylist() == [None, "Rome", None]
@@ -129,7 +136,7 @@ def test_a_table_without_rows_of_the_images_advises_another_column(tmp_path, cap
     found, count = MetadataTable(str(path)).align(make_entries(["photos/a.jpg"], ["a"]))
     assert found["place"].to_pylist() == [None] and count == 0
     (record,) = caplog.records
-    assert "in the column 'name', the first line 2: 'chair'" in record.getMessage()
+    assert "in the column 'name': line 2 ('chair')" in record.getMessage()
     assert "'photos/a.jpg', with the key 'a'; --metadata_key" in record.getMessage()
 
 

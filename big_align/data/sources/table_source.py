@@ -213,8 +213,12 @@ def _check_labels(rows: list[Row], bad: BadLines) -> tuple[list[Row], bool]:
     if first is None:
         return rows, False
     integers, kept = is_integer(first[1]), []
+    spelled: dict[int, tuple[int, str]] = {}
     for row in rows:
-        if fault := _find_fault(row.labels, integers, first, bad.unit):
+        fault = _find_fault(row.labels, integers, first, bad.unit)
+        if integers and not fault:
+            fault = _find_other(row, spelled, bad.unit)
+        if fault:
             bad.add(row.line, fault)
         else:
             kept.append(row)
@@ -232,6 +236,18 @@ def _find_fault(labels: list[str], integers: bool, first: tuple[int, str], unit:
         examples.clean_labels(labels if integers else [])
     except examples.WrongLabel as error:
         return f": {error}"
+    return ""
+
+
+def _find_other(row: Row, spelled: dict[int, tuple[int, str]], unit: str) -> str:
+    """Returns why labels cannot be numbers: another one, 007, would be the same number as 7."""
+    for label in row.labels:
+        line, text = spelled.setdefault(int(label), (row.line, label))
+        if text != label:
+            return (
+                f": the labels {label!r} and {text!r} of {unit} {line} are the same number; write "
+                "one of them in both, or names"
+            )
     return ""
 
 

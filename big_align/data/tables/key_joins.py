@@ -127,11 +127,12 @@ class _Finder:
         for number, (name, key) in enumerate(zip(images.names, images.keys, strict=True)):
             self._names[_normalize(name)].append(number)
             self._keys[key].append(number)
+        self._files = {name.rpartition("/")[2] for name in images.names}
 
     def __call__(self, called: str) -> list[int]:
         if not called:
             return []
-        for folder in self._folders:
+        for folder in self._folders if called.rpartition("/")[2] in self._files else ():
             path = _normalize(join(folder, called))
             if path in self._names:
                 return self._names[path]

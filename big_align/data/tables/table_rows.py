@@ -41,10 +41,9 @@ class TableRows(NamedTuple):
         return f"{self.unit} {self.lines[row]}"
 
     def make_table(self, leave_out: Sequence[str]) -> pa.Table:
-        """Returns the columns of plain values, each with its type, as an index stores them."""
-        made = {
-            name: _type(values) for name, values in self.columns.items() if name not in leave_out
-        }
+        """Returns the columns that have a name and plain values, each with its type."""
+        kept = [name for name in self.columns if name and name not in leave_out]
+        made = {name: _type(self.columns[name]) for name in kept}
         return pa.table({name: values for name, values in made.items() if values is not None})
 
 
@@ -98,7 +97,7 @@ def _read_parquet(path: str) -> TableRows:
 
 
 def _check_names(path: str, names: Sequence[str]) -> None:
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
+    if twice := [name for name, count in Counter(filter(None, names)).items() if count > 1]:
         raise UserError(
             f"{path} has the column {twice[0]!r} twice; it has {list_names(names)}: rename or "
             "remove one"
