@@ -53,10 +53,10 @@ def tower_of(source: Pretrained, part: str) -> nn.Module | None:
 
 def find_colors(source: Pretrained) -> dict[str, tuple[float, ...]]:
     """Returns mean and deviation of the colors of a model's images, if it says them."""
-    if source.preprocessing:
-        return {"image_mean": source.preprocessing.mean, "image_std": source.preprocessing.std}
-    node = source.node if source.kind == "dual" else {}
-    return {name: tuple(node[name]) for name in COLORS if node.get(name)}
+    if source.kind == "dual":
+        return {name: tuple(getattr(source.model, name)) for name in COLORS}
+    seen = source.preprocessing if source.kind == "image" else None
+    return {"image_mean": seen.mean, "image_std": seen.std} if seen else {}
 
 
 def compare_towers(ours: nn.Module, theirs: nn.Module, size: Size) -> Iterator[Difference]:
