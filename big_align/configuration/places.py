@@ -9,6 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from big_align import sharding
+from big_align.components import from_init
 from big_align.components.signatures import lookup
 from big_align.components.tables import EVALUATORS, OBJECTIVES, SOURCES, TOKENIZERS, TOWERS
 from big_align.data.examples import Source
@@ -49,11 +50,11 @@ def find_table(path: str) -> Mapping[str, str] | None:
     """Returns the names that the component at a place may have; None if there is no component."""
     match in_run(path).split("."):
         case ["tokenizer"]:
-            return TOKENIZERS
+            return TOKENIZERS | from_init.TOKENIZER
         case ["objective"]:
             return OBJECTIVES
         case ["model", part] if part in TOWERS:
-            return TOWERS[part]
+            return TOWERS[part] | from_init.TOWER
         case ["evaluators", _]:
             return EVALUATORS
         case ["data", "source"] | ["data", "mixture", _, "source"] | ["evaluators", _, _]:

@@ -102,9 +102,10 @@ class ResNet(nn.Module):
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """The kind of block, and the number per stage: the variant's, unless given."""
+        """The kind of block, the number per stage and the width of the stem, unless given."""
         kind, depths = layers.choose("variant", self.variant, VARIANTS)
-        return {"kind": kind, "depths": self.depths or depths}
+        stem_width = self.stem_width or self.width
+        return {"kind": kind, "depths": self.depths or depths, "stem_width": stem_width}
 
     @property
     def stage_depths(self) -> tuple[int, ...]:
@@ -137,7 +138,7 @@ class ResNet(nn.Module):
             layers.BatchNorm, self.momentum, self.epsilon, self.group_size, self.fixed_statistics
         )
         kernel, stride = layers.choose("stem", self.stem, STEMS)
-        stem_width = self.stem_width or self.width
+        stem_width = self.resolved["stem_width"]
         x = Convolution(stem_width, kernel, stride, _conv_init, self.dtype, name="stem_conv")(image)
         x = nn.relu(norm(name="stem_norm")(x, train))
         if self.stem == "imagenet":

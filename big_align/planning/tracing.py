@@ -32,6 +32,7 @@ from big_align.planning.machines import Machine, find_machine
 from big_align.runs import build, cached_features
 from big_align.runs.check import BlankTokenizer
 from big_align.runs.command_line import load_config
+from big_align.runs.initial_weights import take_settings
 from big_align.runs.program import build_program
 from big_align.training import flops
 from big_align.types import Objective
@@ -42,7 +43,7 @@ def main(folder: Path) -> int:
     """Runs one request; returns the exit status."""
     request = json.loads((folder / "request.json").read_text())
     try:
-        config = load_config(request["config"], *request["overrides"])
+        config = take_settings(load_config(request["config"], *request["overrides"]))
         machine = find_machine(request["topology"], request["slices"])
         traced, lowered = trace(config, machine, folder, request["level"])
         _write(folder / "traced.json", traced)

@@ -26,7 +26,7 @@ from big_align.evaluators.retrieval import Retrieval
 from big_align.exhibits.exhibit import Show
 from big_align.reports.report import refresh_report
 from big_align.runs import build, check
-from big_align.runs.initial_weights import read_initial_weights
+from big_align.runs.initial_weights import read_initial_weights, take_settings
 from big_align.runs.restore import load_weights
 from big_align.training.logs.directions import FIELD, collect_said
 from big_align.training.logs.evaluations import EVALUATION, FILE, EvaluationLog
@@ -120,7 +120,9 @@ def load_initial_weights(config: Any, tokenizer: Any) -> tuple[Objective, Mesh, 
     objective = build.build_objective(config, mesh, tokenizer)
     batch = build.example_batch(config, tokenizer)
     described, create = describe_state(objective, optax.identity(), batch, mesh)
-    weights, report = read_initial_weights(described.weight_shapes, config.init)
+    weights, report = read_initial_weights(
+        described.weight_shapes, config.init, getattr(objective, "model", None), tokenizer
+    )
     fresh = sorted(described.weight_shapes.keys() - weights.keys())
     if fresh:
         raise WeightsMismatch(
@@ -178,6 +180,7 @@ def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
       MissingCheckpoint: there is no checkpoint and no `config.init`; or the given one is missing.
       Stopped: a signal has asked it to stop.
     """
+    config = take_settings(config, workdir)
     check.check_config(config, training=False)
     use_cache(config.compilation_cache)
     tokenizer = build.build_tokenizer(config)

@@ -1,5 +1,6 @@
 """Initial weights of training, published or from earlier runs: `config.init`."""
 
+import copy
 import json
 import os
 from collections.abc import Collection, Mapping
@@ -8,18 +9,31 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
+from big_align.components.from_init import FROM_INIT
 from big_align.data.package_files import check_installed, locate
 from big_align.data.precomputed.embedding_files import read_centers
 from big_align.data.precomputed.shard_files import read_index
 from big_align.distributed import agreement
 from big_align.errors import ConfigError, WeightsMismatch, suggest
-from big_align.interop.formats.pretrained import Pretrained
-from big_align.interop.transfer.tables import fit_table
+from big_align.interop.transfer.settings import (
+    COLORS,
+    PROJECTIONS,
+    describe_differences,
+    describe_inputs,
+    describe_model,
+    inherit_tokenizer,
+    inherit_tower,
+    list_names,
+)
+from big_align.interop.transfer.tables import belongs, count_leading, fit_table, place_arrays
+from big_align.models.dual_encoder import TOWERS, DualEncoder
 from big_align.module_paths import fits, split_path
 from big_align.nodes import Node
 from big_align.row_tables import Table, place_centers
-from big_align.runs import build, dataset, workdir
+from big_align.runs import build, dataset, restore, workdir
+from big_align.runs.defaults import complete_config
 from big_align.runs.program import Program
 from big_align.training.state import TrainState, replace_weights
 from big_align.types import Objective, Params
@@ -61,10 +75,64 @@ def check_init(node: Node, objective: Objective, needed: bool) -> None:
             raise ConfigError(f"{absent} others, --{where}=PATH, or start fresh, --{where}=''")
 
 
-def create_state(config: Node, program: Program) -> TrainState:
+def take_settings(config: ConfigDict, folder: str | None = None) -> ConfigDict:
+    """Replaces towers and a tokenizer named "from_init" by those of the models in `config.init`.
+
+    With an image tower come the mean and deviation of its colors, and with two towers of one model
+    the projections. A run that continues has all of them in its workdir.
+
+    Args:
+      config: config of a run, which stays as it is.
+      folder: workdir of the run; None if it has none.
+
+    Raises:
+      ConfigError: `config.init` names no model that has what is asked for.
+    """
+    config = copy.deepcopy(config)
+    if first := config.get("first"):
+        with config.unlocked():
+            config.first = take_settings(first, folder and os.path.join(folder, build.FIRST))
+    parts = [part for part in TOWERS if (config.model.get(part) or {}).get("name") == FROM_INIT]
+    tokenized = config.tokenizer.get("name") == FROM_INIT
+    if not parts and not tokenized:
+        return config
+    wanted = dict.fromkeys([*parts, *(["text"] if tokenized else [])])
+    there = _find_settings(config, wanted, restore.read_former(folder) if folder else None)
+    with config.unlocked():
+        for part in parts:
+            config.model[part] = inherit_tower(there[part], part, config.model[part])
+        outside = COLORS if "image" in parts else ()
+        outside += PROJECTIONS if len(parts) == 2 and there["image"] is there["text"] else ()
+        own = there[parts[0]] if parts else {}
+        config.model.update({name: own[name] for name in outside if name in own})
+        if tokenized:
+            length = (config.model.get("text") or {}).get("max_length")
+            config.tokenizer = inherit_tokenizer(there["text"], length, config.tokenizer)
+        return complete_config(config)
+
+
+def _find_settings(
+    config: ConfigDict, parts: Collection[str], former: ConfigDict | None
+) -> dict[str, Node]:
+    """Returns the settings of the models that towers start from, as `describe_model` does."""
+    same = former is not None and former.init.to_dict() == config.init.to_dict()
+    if known := former if same else config.get("first"):
+        return dict.fromkeys(parts, {**known.model.to_dict(), "tokenizer": known.tokenizer})
+    paths = {part: config.init.get(part) or config.init.get("all") for part in parts}
+    for part, path in paths.items():
+        if not path:
+            raise ConfigError(
+                f"config.init.{part} names nothing whose settings {FROM_INIT!r} could take; write "
+                f"--config.init.{part}=PATH"
+            )
+    read = {path: describe_model(workdir.load(path)) for path in dict.fromkeys(paths.values())}
+    return {part: read[path] for part, path in paths.items()}
+
+
+def create_state(config: Node, program: Program, tokenizer: Any) -> TrainState:
     """Makes the state of step 0, from earlier weights if the config names some."""
-    shapes = program.state.weight_shapes
-    weights, report = read_initial_weights(shapes, config["init"])
+    shapes, model = program.state.weight_shapes, getattr(program.objective, "model", None)
+    weights, report = read_initial_weights(shapes, config["init"], model, tokenizer)
     check_frozen(build.find_frozen(config, program.objective), shapes, weights)
     own, more = read_initial_parameters(config, program.state.params)
     agreement.check_weights("objective's parameters", own)
@@ -76,7 +144,10 @@ def create_state(config: Node, program: Program) -> TrainState:
 
 
 def read_initial_weights(
-    fresh: Mapping[str, tuple[int, ...]], sources: Node
+    fresh: Mapping[str, tuple[int, ...]],
+    sources: Node,
+    model: DualEncoder | None = None,
+    tokenizer: Any = None,
 ) -> tuple[Flat, list[str]]:
     """Reads the arrays that a model takes over from other models.
 
@@ -86,10 +157,12 @@ def read_initial_weights(
     Args:
       fresh: shapes of the model's arrays, by path within a dual encoder.
       sources: a file, folder or workdir for "all", "image" and "text"; the narrower one wins.
+      model: what takes the arrays, to compare its settings; None if it is not known.
+      tokenizer: of the model, likewise.
 
     Returns:
       Arrays by path, and a report: for each source, which arrays were taken, made to fit or left
-      fresh, and how its inputs were made.
+      fresh, which settings differ from its own, and how its inputs were made.
 
     Raises:
       WeightsMismatch: arrays have shapes that do not fit; the message lists all of them.
@@ -100,15 +173,15 @@ def read_initial_weights(
         if not path:
             continue
         source = workdir.load(path)
-        found = _place(source, part, path)
-        wanted = [name for name in fresh if _belongs(name, part)]
+        found = place_arrays(source, part, path)
+        wanted = [name for name in fresh if belongs(name, part)]
         fitting = [name for name in wanted if name in found]
         if not fitting:
             raise WeightsMismatch(
                 f"config.init.{part}: nothing in {path} has a place in the model; its arrays are "
                 f"like {', '.join(sorted(found)[:3])}, the model's like {', '.join(wanted[:3])}"
             )
-        leading = _count_leading(source)
+        leading = count_leading(source)
         fitted: dict[str, list[str]] = {}
         for name in fitting:
             array = read[name] = found[name]
@@ -123,10 +196,13 @@ def read_initial_weights(
                 )
         report.append(f"init.{part} = {path}: {len(fitting)} of {len(wanted)} arrays taken")
         for told, names in fitted.items():
-            report += _list_names(told, names)
-        report += _list_names("fresh", sorted(set(wanted) - set(fitting)))
-        report += _list_names("not used", sorted(set(found) - set(fitting)))
-        report += _describe_inputs(source)
+            report += list_names(told, names)
+        report += list_names("fresh", sorted(set(wanted) - set(fitting)))
+        report += list_names("not used", sorted(set(found) - set(fitting)))
+        if model is not None:
+            towers = [x for x in TOWERS if x == part or (part == "all" and not sources.get(x))]
+            report += describe_differences(model, source, towers, tokenizer)
+        report += describe_inputs(source)
     if faults:
         raise WeightsMismatch(
             f"config.init: {len(faults)} arrays do not fit the model:\n"
@@ -267,41 +343,3 @@ def start_tables(
         values = place_centers(centers, tables[name].values, sizes[name])
         started[name] = tables[name]._replace(values=values)
     return started
-
-
-def _belongs(name: str, part: str) -> bool:
-    """Returns whether an array belongs to a part of a dual encoder."""
-    return part == "all" or name.split("/")[1] == part
-
-
-def _place(source: Pretrained, part: str, path: str) -> Flat:
-    """Returns a model's arrays by their names in a dual encoder."""
-    if source.kind == "dual":
-        return {name: array for name, array in source.flat.items() if _belongs(name, part)}
-    if part not in ("all", source.kind):
-        raise WeightsMismatch(f"config.init.{part}: {path} is a tower for {source.kind}s")
-    pairs = ((name.partition("/"), array) for name, array in source.flat.items())
-    return {f"{first}/{source.kind}/{rest}": array for (first, _, rest), array in pairs}
-
-
-def _count_leading(source: Pretrained) -> int:
-    """Returns how many rows of the text tower's position table are before the first position."""
-    text = source.model if source.kind == "text" else getattr(source.model, "text", None)
-    return getattr(text, "rows_before_positions", 0)
-
-
-def _list_names(title: str, names: Collection[str]) -> list[str]:
-    shown = ", ".join(list(names)[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-    return [f"  {title}: {shown}"] if names else []
-
-
-def _describe_inputs(source: Pretrained) -> list[str]:
-    """Describes how a model's inputs were made: its weights are worth little with other inputs."""
-    lines: list[tuple[str, Any]] = []
-    if seen := source.preprocessing:
-        lines.append(("images", f"{seen.transform}, mean {seen.mean}, std {seen.std}"))
-    if source.tokenizer:
-        lines.append(("tokenizer", dict(source.tokenizer)))
-    if source.temperature is not None:
-        lines.append(("temperature", f"{source.temperature:.6g}, for init.temperature"))
-    return [f"  there, {what}: {value}" for what, value in lines]

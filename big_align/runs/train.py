@@ -35,7 +35,7 @@ from big_align.runs.build import FIRST
 from big_align.runs.cached_features import FOLDER as FEATURES
 from big_align.runs.cached_features import cache_features
 from big_align.runs.evaluate import describe_evaluators, evaluate_all
-from big_align.runs.initial_weights import create_state
+from big_align.runs.initial_weights import create_state, take_settings
 from big_align.runs.program import build_program
 from big_align.training.health.rewinds import HEALTH, REWIND, Health
 from big_align.training.logs.directions import collect_said
@@ -158,6 +158,7 @@ def run(
       Stopped: a signal has asked it to stop; it has saved.
       UserError: another run owns the workdir.
     """
+    config = take_settings(config, workdir)
     check.check_config(config, workdir=workdir)
     use_cache(config.compilation_cache)
     folder, features = config.checkpoint.folder, config.cached_features
@@ -231,7 +232,7 @@ def _run_on(
             restore.tell_origin(workdir, checkpointer.folder, int(state.step))
         else:
             restore.check_not_begun(workdir, checkpointer.folder)
-            state = create_state(config, program)
+            state = create_state(config, program, parts.tokenizer)
         facts = {"examples": _count_examples(loader, parts.evaluators), **(command or {})}
         _leave_description(workdir, given, state, facts)
         health = _build_health(config, workdir, state, parts, loader, checkpointer)

@@ -55,6 +55,7 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
     from big_align.plots import data_page
     from big_align.runs import build, dataset
     from big_align.runs.command_line import load_config
+    from big_align.runs.initial_weights import take_settings
     from big_align.whole_files import check_file, write_whole
 
     if not (options.examples == "all" or options.examples.isdecimal() and int(options.examples)):
@@ -64,7 +65,7 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
     if options.seed < 0:
         raise UserError(f"--seed={options.seed} must be at least 0")
     check_file(options.output)
-    config = load_config(options.config, *overrides)
+    config = take_settings(load_config(options.config, *overrides))
     tokenizer = build.build_tokenizer(config)
     found = []
     for name, part in dataset.read_parts(config).items():

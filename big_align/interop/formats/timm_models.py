@@ -105,7 +105,7 @@ def _read_resnet(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], in
 def _write_resnet(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
     if len(ours["depths"]) != 4:
         raise WeightsMismatch(f"timm's resnet has four stages, not {len(ours['depths'])}")
-    if (ours["stem_width"] or ours["width"]) != 64:
+    if ours["stem_width"] != 64:
         raise WeightsMismatch("timm's resnet has 64 channels in its first convolution")
     wanted = ours["kind"], tuple(ours["depths"])
     variants = {sizes: variant for variant, sizes in resnet_tower.VARIANTS.items()}

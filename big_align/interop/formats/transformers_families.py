@@ -222,7 +222,7 @@ def _write_resnet(ours: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "layer_type": kind,
         "hidden_sizes": [first * 2**stage for stage in range(len(ours["depths"]))],
-        "embedding_size": ours["stem_width"] or ours["width"],
+        "embedding_size": ours["stem_width"],
     }
 
 

@@ -1,10 +1,33 @@
-"""Learned tables of earlier weights, made to fit the images, windows and texts of a model."""
+"""Arrays of earlier weights: their places in a dual encoder, and tables made to fit it."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from big_align.errors import WeightsMismatch
+from big_align.interop.formats.pretrained import Pretrained
 from big_align.models.parts import resize
+
+
+def belongs(name: str, part: str) -> bool:
+    """Returns whether an array belongs to a part of a dual encoder."""
+    return part == "all" or name.split("/")[1] == part
+
+
+def place_arrays(source: Pretrained, part: str, path: str) -> dict[str, np.ndarray]:
+    """Returns a model's arrays by their names in a dual encoder."""
+    if source.kind == "dual":
+        return {name: array for name, array in source.flat.items() if belongs(name, part)}
+    if part not in ("all", source.kind):
+        raise WeightsMismatch(f"config.init.{part}: {path} is a tower for {source.kind}s")
+    pairs = ((name.partition("/"), array) for name, array in source.flat.items())
+    return {f"{first}/{source.kind}/{rest}": array for (first, _, rest), array in pairs}
+
+
+def count_leading(source: Pretrained) -> int:
+    """Returns how many rows of the text tower's position table are before the first position."""
+    text = source.model if source.kind == "text" else getattr(source.model, "text", None)
+    return getattr(text, "rows_before_positions", 0)
 
 
 def fit_table(
