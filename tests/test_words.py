@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from big_align.data.labels.classes import read_classes
-from big_align.data.labels.label_check import normalize_name
+from big_align.data.labels.label_names import normalize_name
 from big_align.data.tags.tag_extraction import TagExtractor
 from big_align.data.text.clip_tokenizer import ClipTokenizer, clean_text
 from big_align.data.text.html_entities import unescape

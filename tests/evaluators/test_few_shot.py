@@ -149,7 +149,7 @@ def test_sources_are_joined_by_the_names_of_their_classes():
     for evaluator in (FewShot, FewShotText):
         joined = evaluator(right, *given, swapped, ("Cat", "dog", "cow"))
         assert labels(joined) == [[(0,), (1,)], [(1,), (0,)]]
-        with pytest.raises(UserError, match="few_shot.*.train_source .*label 1 is 'cow', which is"):
+        with pytest.raises(UserError, match="few_shot.*.train_source: label 1 is 'cow', which is"):
             evaluator(right, *given, other, ("cat", "dog"))
     with pytest.raises(UserError, match="'cow', which is no class of few_shot.train_source"):
         FewShot(other, *given, right)

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from big_align.data import examples, files
-from big_align.data.packed_texts import PackedTexts
+from big_align.data.sources.packed_texts import PackedTexts
 
 SHARD_SIZE = 16
 """Examples of a shard. Lists are often sorted by class; `Shuffle` permutes the shards over the
