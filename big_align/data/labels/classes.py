@@ -245,8 +245,9 @@ def _read_table(reader: csv.DictReader, path: str) -> list[tuple[str, Any]]:
     entries = []
     for row in read_whole_rows(reader):
         for key in ("id", "label"):  # CSV has no integers
-            if row.get(key, "").isdecimal():
-                row[key] = int(row[key])
+            number = row.get(key, "")
+            if number.isdecimal() and (key == "label" or number == str(int(number))):
+                row[key] = int(number)
         entries.append((f"line {reader.line_num}", row))
     return entries
 
