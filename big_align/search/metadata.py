@@ -61,7 +61,8 @@ class MetadataTable:
         values = self._rows.columns[found]
         values = values.to_pylist() if isinstance(values, pa.ChunkedArray) else values
         self._called = list(map(write_key, values))
-        self._table = self._rows.make_table([found, *_find_captions(names)])
+        captions = [name for name in names if name.lower() in CAPTIONS]
+        self._table = self._rows.make_table([found, *captions])
 
     def align(self, entries: Sequence[IndexEntry]) -> tuple[pa.Table, int]:
         """Returns the columns with one row per image, null if the table has none.
@@ -135,17 +136,18 @@ def read_source(source: Source) -> SourceMetadata | None:
     """
     if isinstance(source, TableSource) and source.image_column and source.rows is not None:
         rows = read_rows(source.path, source.image_column, source.delimiter, skip=True)
-        table = rows.make_table([source.image_column, *_find_captions(rows.columns)])
+        table = rows.make_table([source.image_column, source.caption_column])
         grouped = defaultdict(list)
         for row, image in enumerate(rows.columns[source.image_column]):
-            grouped[image].append(row)
+            if image:  # a bad line may name none
+                grouped[image].append(row)
         _tell_repeated(rows, table, grouped.values())
         numbers = {line: row for row, line in enumerate(rows.lines)}
         found = SourceMetadata(table, [numbers[line] for line in source.rows.tolist()])
     elif names := getattr(source, "other_columns", ()):
         values = list(map(list, zip(*_read_columns(source, names), strict=True)))
         rows = TableRows("", dict(zip(names, values, strict=True)), (), "row")
-        table = rows.make_table(_find_captions(names))
+        table = rows.make_table([])
         found = SourceMetadata(table, range(int(source.shard_sizes.sum())))
     else:
         return None
@@ -160,10 +162,6 @@ def _read_columns(source: Source, names: tuple[str, ...]) -> Iterable[list]:
                 yield source.read_columns(*offsets.locate_one(number), names)
         except BrokenExample:  # the image is told of when it is read
             yield [None] * len(names)
-
-
-def _find_captions(names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.lower() in CAPTIONS]
 
 
 def _take(table: pa.Table, rows: Sequence[int | None]) -> tuple[pa.Table, int]:

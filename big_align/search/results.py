@@ -15,7 +15,7 @@ from big_align.search.search_index import Hit, SearchIndex
 from big_align.search.thumbnails import make_thumbnail, write_address
 
 STYLE = (pathlib.Path(__file__).parent / "style.css").read_text("utf-8")
-CAPTION_MAX = 80  # characters of a caption in a line
+TEXT_MAX = 80  # characters of a caption in a line, and of metadata on a page
 CAPTIONS_SHOWN = 2  # of an image on a page
 THUMBNAIL = 256  # pixels, of the images of a query
 
@@ -25,10 +25,13 @@ def write_lines(hits: Sequence[Hit]) -> str:
     lines = []
     for place, hit in enumerate(hits, start=1):
         caption = put_in_a_line(hit.captions[0]) if hit.captions else ""
-        caption = f"{caption[:CAPTION_MAX]}..." if len(caption) > CAPTION_MAX else caption
-        cells = [str(place), f"{hit.score:.3f}", put_in_a_line(hit.name), caption]
+        cells = [str(place), f"{hit.score:.3f}", put_in_a_line(hit.name), _cut(caption)]
         lines.append("\t".join(cells).rstrip())
     return "\n".join(lines) if lines else "nothing meets the conditions"
+
+
+def _cut(text: str) -> str:
+    return f"{text[:TEXT_MAX]}..." if len(text) > TEXT_MAX else text
 
 
 def describe_query(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -91,7 +94,8 @@ def _write_tile(index: SearchIndex, hit: Hit) -> str:
     texts = "".join(
         f"<div class=text>{html.escape(text)}</div>" for text in hit.captions[:CAPTIONS_SHOWN]
     )
-    facts = [f"{name} {value}" for name, value in hit.metadata.items() if value is not None]
+    there = {name: str(value) for name, value in hit.metadata.items() if value is not None}
+    facts = [f"{name} {_cut(value)}" for name, value in there.items()]
     small = html.escape(" · ".join([hit.name, *facts]))
     return (
         f"<figure>{picture}<figcaption><div class=score>{hit.score:.3f}</div>{texts}"

@@ -87,6 +87,8 @@ def test_phrases_add_what_descriptions_there_are():
 def test_the_position_as_an_integer_is_a_label_and_no_id(tmp_path):
     assert read_classes(write(tmp_path, [{"id": 0, "name": "a"}])).ids == ("",)
     assert read_classes(write(tmp_path, "id,name\n0,a\nb7,c\n", "a.csv")).ids == ("", "b7")
+    zeros = write(tmp_path, "id,name\n007,a\n7,a\n", "a.csv")  # ids, whatever they look like
+    assert read_classes(zeros).ids == ("007", "7")
     assert read_classes(write(tmp_path, [{"id": "0", "name": "a"}])).ids == ("0",)
     assert read_classes(write(tmp_path, [{"id": 1, "name": "a"}])).ids == ("1",)
 

@@ -8,6 +8,7 @@ import pytest
 
 from big_align.errors import UserError
 from big_align.search.filters import apply_filters, split_filters
+from big_align.search.metadata import empty_metadata
 
 YEARS = [1999, 2004, None, 2020, 2004]
 DAYS = [datetime.date(2020, 1, n) for n in range(1, 6)]
@@ -78,11 +79,27 @@ def test_without_conditions_there_is_no_mask():
         ("year=old", "year=old: the column holds int64, and 'old' does not read as that"),
         ("night=3", "the column holds bool, and '3'"),
         ("day=yesterday", "the column holds date32"),
+        ("place>5", "place>5: the column holds texts, such as 'Bern', which have no order of num"),
     ],
 )
 def test_what_is_no_condition_is_told(text, message):
     with pytest.raises(UserError, match=message):
         apply_filters(TABLE, [text])
+
+
+@pytest.mark.parametrize("ids", [["7", "007", "12"], ["7", "10000000000000000003"], ["7", "1e3"]])
+def test_texts_have_no_order_of_numbers_and_are_told_by_one_that_is_none(ids):
+    table = pa.table({"id": ids})
+    with pytest.raises(UserError, match=f"such as '{ids[1]}', which have no order of numbers"):
+        apply_filters(table, ["id>=8"])
+    for n, text in enumerate(ids):
+        assert np.flatnonzero(apply_filters(table, [f"id={text}"])).tolist() == [n]
+    assert apply_filters(pa.table({"at": ["10:30", "9:00"]}), ["at>10:00"]).tolist() == [True, True]
+
+
+def test_a_table_without_columns_lists_none():
+    with pytest.raises(UserError, match="no column 'year' of metadata; it has none"):
+        apply_filters(empty_metadata(3), ["year=3"])
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])

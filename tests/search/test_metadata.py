@@ -172,10 +172,11 @@ def test_the_table_that_gives_the_images_describes_each_wherever_it_is(tmp_path,
 def test_rows_of_the_source_that_differ_are_told(tmp_path, caplog):
     write_photos(tmp_path, {"a.jpg": 1, "b.jpg": 2})
     path = tmp_path / "t.csv"
-    path.write_text("image,caption,year\na.jpg,x,1\nb.jpg,x,2\na.jpg,y,1\nb.jpg,y,3\n")
+    rows = ["a.jpg,x,1,u", "b.jpg,x,2,v", "a.jpg,y,1,u", "b.jpg,y,3,v"]
+    path.write_text("\n".join(["image,caption,year,comment", *rows]))
     source = open_images(path)
     found, count = read_source(source).align(list_entries(source))
-    assert found.to_pydict() == {"year": [1, 2]} and count == 2
+    assert found.to_pydict() == {"year": [1, 2], "comment": ["u", "v"]} and count == 2
     (record,) = caplog.records
     assert "1 images have rows that differ, such as line 3 and line 5" in record.getMessage()
 

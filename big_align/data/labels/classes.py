@@ -230,8 +230,11 @@ def _entries_of_csv(text: str, path: str, delimiter: str) -> list[tuple[str, Any
                 f"class list {path}: the first line must name the columns, `name` and perhaps "
                 f"`description` and `id`, or `wnid`; it has: {', '.join(row)}"
             )
-        numbers = {key: int(row[key]) for key in ("id", "label") if row.get(key, "").isdecimal()}
-        entries.append((f"line {line}", row | numbers))  # CSV has no integers
+        for key in ("id", "label"):  # CSV has no integers
+            number = row.get(key, "")
+            if number.isdecimal() and (key == "label" or number == str(int(number))):
+                row[key] = int(number)
+        entries.append((f"line {line}", row))
     return entries
 
 

@@ -73,7 +73,7 @@ class CsvSource(TableSource):
         logging.info("%s: columns separated by %s: %s", path, parted, found)
         slots = [header.index(name) if name else None for name in (image, label, caption)]
         rows = _make_rows(bad, lines, image, slots)
-        self.delimiter, self.image_column = delimiter, image
+        self.delimiter, self.image_column, self.caption_column = delimiter, image, caption
         super().__init__(path, path.rpartition("/")[0], rows, bool(caption), bad)
 
 

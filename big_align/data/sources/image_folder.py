@@ -52,7 +52,7 @@ class JsonObjectsSource(TableSource):
         caption, label = columns.choose_texts(caption, label, names, path)
         found = columns.describe(image=image, caption=caption, label=label)
         logging.info("%s: %s", path, found)
-        self.image_column = image
+        self.image_column, self.caption_column = image, caption
         made = (_make_row(bad, *each, image, caption, label) for each in objects)
         super().__init__(path, path.rpartition("/")[0], filter(None, made), bool(caption), bad)
 

@@ -60,6 +60,7 @@ class TableSource(ListedSource):
       path: the table.
       delimiter: what separates its columns; None where nothing does.
       image_column: the column of the image files; None if that is not known.
+      caption_column: the column of the captions; None if there is none.
       bad_lines: why each line that is left out cannot be used, by its number; `broken` counts them.
 
     Raises:
@@ -69,6 +70,7 @@ class TableSource(ListedSource):
 
     delimiter: str | None = None
     image_column: str | None = None
+    caption_column: str | None = None
 
     def __init__(
         self,

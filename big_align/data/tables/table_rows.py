@@ -40,7 +40,7 @@ class TableRows(NamedTuple):
         """Names a row in messages."""
         return f"{self.unit} {self.lines[row]}"
 
-    def make_table(self, leave_out: Sequence[str]) -> pa.Table:
+    def make_table(self, leave_out: Sequence[str | None]) -> pa.Table:
         """Returns the columns that have a name and plain values, each with its type."""
         kept = [name for name in self.columns if name and name not in leave_out]
         made = {name: _type(self.columns[name]) for name in kept}
