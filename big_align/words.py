@@ -18,7 +18,8 @@ UNSPACED = ((0x2E80, 0x2FDF), (0x3005, 0x3007), (0x3021, 0x30FF), (0x31F0, 0x31F
             (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # fmt: skip
 """Han and kana."""
 HYPHENS = "-\u2010"
-_INSIDE = re.compile(r"(?<=[^\s-])-(?=[^\s-])")  # hyphens between parts of words
+# Hyphens between parts of words; a pattern that begins with the sign is found faster.
+_INSIDE = re.compile(r"-(?<=[^\s-]-)(?=[^\s-])")
 
 
 class CharacterMap(dict):
