@@ -9,12 +9,14 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from big_align.data.files import NotText, decode, split_lines
+from big_align.words import is_space
 
 NO_LABEL = -1
 DIGITS = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # `int` also takes "1_0" and other scripts
 QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 ARRAY = re.compile(rf"\[\s*{QUOTED}(?:\s+{QUOTED})+\s*\]", re.DOTALL)  # as NumPy prints texts
-EDGES = re.compile(r"\A[\s\ufeff]+|[\s\ufeff]+\Z")
+NOTHING = "".join(filter(is_space, map(chr, range(0x3001)))) + "\ufeff"
+"""White space of any kind, and the byte-order mark."""
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff")
 UNREAD_EXTENSIONS = (
     "avif", "heic", "heif", "jxl", "jp2", "svg", "psd",
@@ -148,7 +150,7 @@ def strip(text: str) -> str:
 
     Marks stay in what was joined from files that had them, and in cells of tables.
     """
-    return EDGES.sub("", text)
+    return text.strip() if text.isascii() else text.strip(NOTHING)
 
 
 def read_field(data: bytes, member: str, fields: tuple[str, ...]) -> Any:

@@ -256,3 +256,10 @@ def test_lines_end_where_editors_end_them():
     """Not at U+2028, nor at U+0085, which is what a misread ellipsis becomes."""
     text = "a dog\u2028runs\r\na cat\x85\n"
     assert clean_captions(text, lines=True) == ["a dog\u2028runs", "a cat"]
+
+
+def test_white_space_and_marks_at_the_ends_are_no_text():
+    ends = "\ufeff\u200b\u00a0\u3000\n \x1f"
+    assert clean_captions([f"{ends}a\u00a0dog{ends[::-1]}", ends, "b"]) == ["a\u00a0dog", "b"]
+    with pytest.raises(BrokenExample, match="the caption is empty"):
+        clean_captions("\u200b")
