@@ -11,6 +11,8 @@ from big_align import interop
 from big_align.errors import ConfigError, WeightsMismatch
 from big_align.interop.formats import architecture
 from big_align.models.parts import resize
+from big_align.runs import train
+from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import read_initial_temperature, read_initial_weights
 from tests.models.drawn_variables import draw_variables
 from tests.run_main import Run
@@ -196,6 +198,31 @@ def test_a_run_starts_from_weights_and_continues_from_its_own(tmp_path):
     assert third.wait() == 0, third.err
     assert "arrays taken" not in third.out and third.steps == [1, 2]
     check_parameters(workdir, source)
+
+
+@pytest.mark.slow
+def test_a_run_on_oblong_images_is_loaded_exported_and_evaluated_with_its_grid(tmp_path):
+    flags = ["total_steps=1", "schedule.warmup_steps=0", "checkpoint.every=1"]
+    flags += ["data.transform=resize(8, 32)", "model.image.name=vit", "model.image.variant=ti/4"]
+    flags += ["model.image.width=16", "model.image.depth=1", "model.image.heads=2"]
+    evaluated = "evaluators.{}.transform=resize({})"
+    fitting = [evaluated.format(name, "8, 32") for name in ("digits", "pairs")]
+    square = [evaluated.format(name, "16") for name in ("digits", "pairs")]
+
+    def make(*flags):
+        return load_config("tests/tiny_config.py", *(f"--config.{flag}" for flag in flags))
+
+    with pytest.raises(ConfigError, match="is for 2 x 8 patches, an image of 16 x 16 has 4 x 4"):
+        train.run(make(*flags, *square), str(tmp_path / "wrong"))
+    train.run(make(*flags, *fitting), str(tmp_path / "run"))
+    model = big_align.load(tmp_path / "run")
+    assert model.image_size == (8, 32)
+    big_align.save(tmp_path / "exported", model, format="big_align")
+    again = big_align.load(tmp_path / "exported")
+    assert again.image_size == (8, 32)
+    image = jnp.arange(8 * 32 * 3, dtype=jnp.uint8).reshape(1, 8, 32, 3)
+    zimg = [x.model.apply(x.variables, image, method="encode_image") for x in (model, again)]
+    np.testing.assert_array_equal(*zimg)
 
 
 def check_parameters(workdir, source):
