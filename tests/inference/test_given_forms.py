@@ -68,7 +68,8 @@ def test_embeddings_are_the_same_in_whatever_form_they_are_given(model, pictures
             np.testing.assert_allclose(found.cosine, expected.cosine, atol=1e-6)
         assert model.classify(form, ["dog", "cat"]) == named
     for one in (rows[0], rows[0].tolist(), jnp.bfloat16(rows[0])):
-        assert model.classify(one, ["dog", "cat"]) == named[0]
+        found = model.classify(one, ["dog", "cat"])  # a library sums one row in another order
+        assert dict(found) == pytest.approx(dict(named[0]), abs=1e-6)
         np.testing.assert_array_equal(model.rank(one, rows).order, expected.order[:1])
     nulls = model.rank(rows, [None, *rows.tolist()])
     np.testing.assert_array_equal(nulls.order[:, :-1], expected.order + 1)

@@ -91,7 +91,7 @@ def test_names_templates_and_reports_of_a_list_of_the_package(tmp_path, capsys):
         ({"classes": "cifar"}, "did you mean 'cifar10'"),
         ({"output": f"{__file__}/x.json"}, "test_describe_classes.py"),
         ({"output": "x.txt"}, "must end in .json"),
-        ({"descriptions": "none.json"}, "descriptions none.json: cannot be read"),
+        ({"descriptions": "none.json"}, "descriptions none.json cannot be read"),
         ({"descriptions": None}, "nltk.downloader wordnet"),
     ],
 )
