@@ -38,6 +38,11 @@ def saved(config, rows):
     return batches(config, rows).prefetch(2)
 
 
+def beyond(config, rows):
+    """Has ids of another vocabulary."""
+    return batches(config, rows).map(lambda batch: batch | {"text": batch["text"] + 1_000_000})
+
+
 def ending(config, rows):
     return examples(config).batch(len(rows), drop_remainder=True)
 

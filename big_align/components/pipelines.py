@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from big_align.data.tf_data.batch_values import Limits
 from big_align.data.workers.batch_memory import Row
 from big_align.errors import ConfigError, suggest
 from big_align.nodes import Node
@@ -34,7 +35,7 @@ def check_pipeline(config: Node) -> None:
 
 
 def build_pipeline(
-    config: Node, row: Row, rows: Int[np.ndarray, " r"] | None = None
+    config: Node, row: Row, limits: Limits, rows: Int[np.ndarray, " r"] | None = None
 ) -> TrainingData:
     """Builds the training data of a config that names a pipeline.
 
@@ -44,6 +45,7 @@ def build_pipeline(
     Args:
       config: the config.
       row: the shape and type of each field of a batch, without the batch axis.
+      limits: what the model can take of each field.
       rows: the rows of the global batch that this process makes; None for all.
 
     Raises:
@@ -59,7 +61,7 @@ def build_pipeline(
     rows = np.arange(size) if rows is None else rows
     make = functools.partial(_call, function, takes, config, rows)
     kind = DatasetLoader if "start_step" in takes else SavedDatasetLoader
-    return kind(make, row, len(rows), size, f"{WHERE} = {name!r}")
+    return kind(make, row, len(rows), size, f"{WHERE} = {name!r}", limits)
 
 
 def _import(name: str) -> Callable[..., Any]:

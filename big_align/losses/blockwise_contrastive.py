@@ -30,7 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 from big_align.devices.rematerialization import recompute
 from big_align.losses.arguments import check_arrays
 from big_align.losses.blocks import Block, Blocks, choose_blocks
-from big_align.losses.contrastive import compute_logits
+from big_align.losses.contrastive import compute_cosines
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
 from big_align.losses.targets import (
@@ -182,19 +182,19 @@ def _forward(
     keep_logits: bool,
 ) -> tuple[Losses, Any]:
     """Returns both losses, and what the backward pass needs."""
-    (row_lse, positive, logits), column_lse = plan.shards.run(
+    (row_lse, positive, cosines), column_lse = plan.shards.run(
         functools.partial(_normalize, plan, keep_logits), (zimg, ztxt, labels), scale
     )
     # Sums of products, not dot products, whose factors accelerators round by default.
     i2t = (weights.row * row_lse - weights.row_positive * positive).sum()
     t2i = (weights.column * column_lse).sum() - (weights.column_positive * positive).sum()
-    return (i2t, t2i), (zimg, ztxt, scale, labels, weights, row_lse, column_lse, logits)
+    return (i2t, t2i), (zimg, ztxt, scale, labels, weights, row_lse, column_lse, cosines)
 
 
 def _forward_rule(
     plan: _Plan, zimg: Array, ztxt: Array, scale: Array, labels: Labels, weights: Weights
 ) -> tuple[Losses, Any]:
-    """Decides whether the logits are kept for the backward pass."""
+    """Decides whether the logits, as cosines, are kept for the backward pass."""
     size = len(zimg) * len(ztxt) * weights.row.dtype.itemsize
     keep_logits = plan.blocks.compare is None and size <= plan.keep_logits_bytes
     return _forward(plan, zimg, ztxt, scale, labels, weights, keep_logits)
@@ -202,13 +202,13 @@ def _forward_rule(
 
 def _backward_rule(plan: _Plan, residuals: Any, cotangents: Losses) -> tuple:
     """Scales the weights by the cotangents of the two losses, and differentiates."""
-    zimg, ztxt, scale, labels, weights, row_lse, column_lse, logits = residuals
+    zimg, ztxt, scale, labels, weights, row_lse, column_lse, cosines = residuals
     i2t, t2i = cotangents
     row, column = i2t * weights.row, t2i * weights.column
     positive = i2t * weights.row_positive + t2i * weights.column_positive
     (zimg_grad, ztxt_grad), scale_grad = plan.shards.run(
         functools.partial(_differentiate, plan),
-        (zimg, ztxt, labels, row_lse, row, column, positive, logits),
+        (zimg, ztxt, labels, row_lse, row, column, positive, cosines),
         (scale, column_lse),
     )
     return zimg_grad, ztxt_grad, scale_grad, None, None
@@ -217,16 +217,15 @@ def _backward_rule(plan: _Plan, residuals: Any, cotangents: Losses) -> tuple:
 _contrast.defvjp(_forward_rule, _backward_rule)
 
 
-def _compare(
-    x: Float[Array, "b d"],
-    y: Float[Array, "c d"],
+def _mask(
+    cosines: Float[Array, "b c"],
     scale: Float[Array, ""],
     x_label: Int[Array, " b"],
     y_label: Int[Array, " c"],
 ) -> Float[Array, "b c"]:
     """Returns the logits of a block, -inf where either side is masked."""
     real = (x_label >= 0)[:, None] & (y_label >= 0)
-    return jnp.where(real, compute_logits(x, y, scale), -jnp.inf)
+    return jnp.where(real, scale * cosines, -jnp.inf)
 
 
 def _logsumexp(peak: Float[Array, " n"], total: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -259,7 +258,7 @@ def _normalize(
     """Normalizes the rows of one device, block by block, and the columns over all devices.
 
     Returns:
-      The logsumexp of its rows, the sum of their positive logits, and their logits by block or
+      The logsumexp of its rows, the sum of their positive logits, and their cosines by block or
       None; and the logsumexp of all columns.
     """
     x, y, labels = split
@@ -268,21 +267,22 @@ def _normalize(
 
     def step(columns: Sums, block: tuple) -> tuple:
         x, x_label = block
-        pairs = x, y, scale, x_label, y_label
+        sides = scale, x_label, y_label
         if plan.blocks.compare is None:
-            logits = _compare(*pairs)
+            cosines = compute_cosines(x, y)
+            logits = _mask(cosines, *sides)
             rows, positive, columns = _reduce(logits, x_label, y_label, columns)
         else:
-            rows, positive, added = normalize_pairs(plan.blocks.compare, *pairs)
+            rows, positive, added = normalize_pairs(plan.blocks.compare, x, y, *sides)
             columns = add_sums(columns, added)
-        return columns, (_logsumexp(*rows), positive, logits if keep_logits else None)
+        return columns, (_logsumexp(*rows), positive, cosines if keep_logits else None)
 
     start = vary_like((jnp.full(len(y), _LOWEST, dtype), jnp.zeros(len(y), dtype)), x)
     blocks = plan.cut(x), plan.cut(labels.row)
-    (peak, total), (row_lse, positive, logits) = jax.lax.scan(step, start, blocks)
+    (peak, total), (row_lse, positive, cosines) = jax.lax.scan(step, start, blocks)
     top = plan.shards.max(peak)
     column_lse = _logsumexp(top, plan.shards.sum(total * jnp.exp(peak - top)))
-    return (row_lse.ravel(), positive.ravel(), logits), column_lse
+    return (row_lse.ravel(), positive.ravel(), cosines), column_lse
 
 
 def _slopes(logits: Float[Array, "b c"], rows: Sequence, columns: Sequence) -> Float[Array, "b c"]:
@@ -299,34 +299,37 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Floa
     Args:
       plan: how the work is split.
       split: images, texts, labels, logsumexp of the rows, factors of the softmax of rows and of
-        columns, what is subtracted at the positives of a row, and the logits by block or None.
+        columns, what is subtracted at the positives of a row, and the cosines by block or None.
       whole: the scale, and the logsumexp of all columns.
 
     Returns:
       The gradients of its images and texts, and the gradient of the scale.
     """
-    x, y, labels, row_lse, row, column, positive, logits = split
+    x, y, labels, row_lse, row, column, positive, cosines = split
     scale, column_lse = whole
     dtype = row.dtype
     y, y_label, column = plan.shards.gather((y, labels.column, column))
 
     def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:
-        x, *rows, logits = block
+        x, *rows, cosines = block
         columns = y_label, column_lse, column
         if plan.blocks.compare is None:
-            if logits is None:
-                logits = recompute(_compare, x, y, scale, rows[0], y_label)
-            slope = _slopes(logits, rows, columns).astype(x.dtype)
+            if cosines is None:
+                cosines = recompute(compute_cosines, x, y)
+            slope = _slopes(_mask(cosines, scale, rows[0], y_label), rows, columns)
+            scale_grad = (slope * cosines).sum()
+            slope = slope.astype(x.dtype)
         else:
             make = functools.partial(differentiate_pairs, plan.blocks.compare)
             slope = recompute(make, x, y, scale, tuple(rows), columns)
         x_grad = jnp.einsum("bc,cd->bd", slope, y, preferred_element_type=dtype)
         # Transposed, so that the long axis is contiguous in both operands and in the result.
         y_grad += jnp.einsum("bd,bc->dc", x, slope, preferred_element_type=dtype)
-        scale_grad = (x.astype(dtype) * x_grad).sum()
+        if plan.blocks.compare is not None:  # of slopes that are rounded to the type of x
+            scale_grad = (x.astype(dtype) * x_grad).sum()
         return y_grad, ((scale * x_grad).astype(x.dtype), scale_grad)
 
-    rows = *map(plan.cut, (x, labels.row, row_lse, row, positive)), logits
+    rows = *map(plan.cut, (x, labels.row, row_lse, row, positive)), cosines
     start = vary_like(jnp.zeros(y.shape[::-1], dtype), x)
     y_grad, (x_grad, scale_grad) = jax.lax.scan(step, start, rows)
     y_grad = scale * plan.shards.scatter_sum(y_grad.T)

@@ -77,9 +77,12 @@ def compute_logits(
     zimg: Float[Array, "b d"], ztxt: Float[Array, "c d"], scale: Float[Array, ""] | float
 ) -> Float[Array, "b c"]:
     """Returns scaled cosines in float32 or better, whatever the precision of the embeddings."""
-    dtype = wide(zimg.dtype)
-    cosine = jnp.einsum("bd,cd->bc", zimg, ztxt, preferred_element_type=dtype)
-    return jnp.asarray(scale, dtype) * cosine
+    return jnp.asarray(scale, wide(zimg.dtype)) * compute_cosines(zimg, ztxt)
+
+
+def compute_cosines(zimg: Float[Array, "b d"], ztxt: Float[Array, "c d"]) -> Float[Array, "b c"]:
+    """Returns the products of unit-length embeddings in float32 or better."""
+    return jnp.einsum("bd,cd->bc", zimg, ztxt, preferred_element_type=wide(zimg.dtype))
 
 
 def _cross_entropy(

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.arguments import check_arrays
 from big_align.losses.blocks import Block, Blocks, choose_blocks
-from big_align.losses.contrastive import compute_logits
+from big_align.losses.contrastive import compute_cosines, compute_logits
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
 from big_align.losses.targets import (
@@ -184,9 +184,8 @@ def _backward_rule(plan: _Plan, residuals: Any, cotangent: Float[Array, ""]) -> 
 _sum_pairs.defvjp(_forward_rule, _backward_rule)
 
 
-def _compare(
-    x: Float[Array, "b d"],
-    y: Float[Array, "c d"],
+def _mask(
+    cosines: Float[Array, "b c"],
     numbers: tuple[Float[Array, ""], Float[Array, ""]],
     x_label: Int[Array, " b"],
     y_label: Int[Array, " c"],
@@ -194,8 +193,7 @@ def _compare(
     """Returns logits and which are positive; masked pairs are certain negatives, at no cost."""
     scale, bias = numbers
     real = (x_label >= 0)[:, None] & (y_label >= 0)
-    logits = jnp.where(real, compute_logits(x, y, scale) + bias, -jnp.inf)
-    return logits, x_label[:, None] == y_label
+    return jnp.where(real, scale * cosines + bias, -jnp.inf), x_label[:, None] == y_label
 
 
 def _cost(logits: Float[Array, "b c"], positive: Bool[Array, "b c"]) -> Float[Array, ""]:
@@ -204,12 +202,13 @@ def _cost(logits: Float[Array, "b c"], positive: Bool[Array, "b c"]) -> Float[Ar
 
 def _judge(
     x: Array, y: Array, numbers: tuple, x_label: Array, y_label: Array
-) -> tuple[Float[Array, "b c"], Float[Array, ""], Float[Array, ""]]:
-    """Does what `judge_pairs` does."""
-    logits, positive = _compare(x, y, numbers, x_label, y_label)
+) -> tuple[Float[Array, "b c"], Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    """Returns what `judge_pairs` returns, and the gradient of the scale."""
+    cosines = compute_cosines(x, y)
+    logits, positive = _mask(cosines, numbers, x_label, y_label)
     # Not sigmoid - 1, which loses the small remainder of a pair that is nearly solved.
     slope = jnp.where(positive, -jax.nn.sigmoid(-logits), jax.nn.sigmoid(logits))
-    return slope.astype(x.dtype), _cost(logits, positive), slope.sum()
+    return slope.astype(x.dtype), _cost(logits, positive), slope.sum(), (slope * cosines).sum()
 
 
 def _add_up(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, Float[Array, ""]]:
@@ -219,10 +218,9 @@ def _add_up(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, Float[Arr
 
     def step(block: tuple) -> Float[Array, ""]:
         x, x_label = block
-        pairs = x, y, numbers, x_label, y_label
         if plan.blocks.compare is not None:
-            return add_costs(plan.blocks.compare, *pairs)
-        return _cost(*_compare(*pairs))
+            return add_costs(plan.blocks.compare, x, y, numbers, x_label, y_label)
+        return _cost(*_mask(compute_cosines(x, y), numbers, x_label, y_label))
 
     costs = jax.lax.map(step, (plan.cut(x), plan.cut(labels.row)))
     return (), plan.shards.sum(costs.sum())
@@ -241,16 +239,17 @@ def _differentiate(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, tu
 
     def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:
         x, x_label = block
-        compare = plan.blocks.compare
-        judge = _judge if compare is None else functools.partial(judge_pairs, compare)
-        slope, *sums = judge(x, y, numbers, x_label, y_label)
+        compare, pairs = plan.blocks.compare, (x, y, numbers, x_label, y_label)
+        slope, *sums = _judge(*pairs) if compare is None else judge_pairs(compare, *pairs)
         x_grad = jnp.einsum("bc,cd->bd", slope, y, preferred_element_type=dtype)
         y_grad += jnp.einsum("bd,bc->dc", x, slope, preferred_element_type=dtype)
-        return y_grad, (scale * x_grad, (x.astype(dtype) * x_grad).sum(), *sums)
+        if compare is not None:  # of slopes that are rounded to the type of x
+            sums.append((x.astype(dtype) * x_grad).sum())
+        return y_grad, (scale * x_grad, *sums)
 
     start = vary_like(jnp.zeros(y.shape[::-1], dtype), x)
     y_grad, blocks = jax.lax.scan(step, start, (plan.cut(x), plan.cut(labels.row)))
     x_grad, *sums = blocks
-    scale_grad, total, bias_grad = (plan.shards.sum(each.sum()) for each in sums)
+    total, bias_grad, scale_grad = (plan.shards.sum(each.sum()) for each in sums)
     y_grad = scale * plan.shards.scatter_sum(y_grad.T)
     return (x_grad.reshape(x.shape), y_grad), (total, scale_grad, bias_grad)

@@ -23,6 +23,8 @@ from big_align.data.examples import Source, describe_shards
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.text_samplers import text_shape_of
 from big_align.data.tags.tag_extraction import NO_TAG
+from big_align.data.tags.tag_list import read_tag_list
+from big_align.data.tf_data.batch_values import Limits
 from big_align.distributed import agreement
 from big_align.errors import ConfigError, MissingCheckpoint
 from big_align.nodes import Node
@@ -136,7 +138,7 @@ def build_train_loader(
     if config["data"].get("pipeline"):
         example = example_batch(config, tokenizer)
         row = {name: (array.shape[1:], array.dtype) for name, array in example.items()}
-        return build_pipeline(config, row, rows)
+        return build_pipeline(config, row, find_limits(config), rows)
     parts = build_streams(config, tokenizer)
     shared = next(iter(parts.values())).settings  # all parts share the fields of `settings.SHARED`
     return make(
@@ -149,6 +151,24 @@ def build_train_loader(
         prefetch=shared.prefetch,
         num_processes=shared.num_processes,
     )
+
+
+def find_limits(config: Node) -> Limits:
+    """Returns what the model and the data of a config can take of each field of a batch."""
+    model, classes = build_model(config), dataset.all_classes(dataset.read_parts(config))
+    tags = dataset.read_tag_settings(config).path
+    counts = {
+        "text": None if model.text is None else model.text.vocab_size,
+        "label": None if classes is None else len(classes),
+        "tags": len(read_tag_list(tags).names) if tags else None,
+        "clusters": config["objective"].get("num_clusters"),
+    }
+    counts["true_tags"] = counts["tags"]
+    black, white = (
+        [(level - mean) / std for mean, std in zip(model.image_mean, model.image_std, strict=True)]
+        for level in (0, 1)
+    )
+    return Limits({k: v for k, v in counts.items() if v is not None}, (min(black), max(white)))
 
 
 def make_loader(

@@ -13,6 +13,7 @@ from PIL import Image
 from samples import write_tar
 
 import big_align
+from big_align.data.tf_data.batch_values import Limits
 from big_align.data.tf_data.dataset_loader import DatasetLoader
 from big_align.data.tf_data.facts import facts_of
 from big_align.data.tf_pipelines import as_dataset, image_text
@@ -27,6 +28,7 @@ CROP = "random_resized_crop(40)|flip_horizontal"
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz0123456789"]
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 PIECES = [*SPECIAL, *LETTERS, *("##" + letter for letter in LETTERS), "dog", "photo"]
+LIMITS = Limits({"text": len(PIECES)}, (-2.1, 2.6))
 
 
 def make_picture(number: int) -> np.ndarray:
@@ -252,7 +254,7 @@ def test_too_many_broken_images_end_the_run_with_the_worst_shard(tmp_path, confi
     row = {name: (array.shape[1:], array.dtype) for name, array in example.items()}
     make = lambda step: image_text(config, step)  # noqa: E731
     with (
-        DatasetLoader(make, row, 12, 12, "config.data.pipeline = 'image_text'") as loader,
+        DatasetLoader(make, row, 12, 12, "config.data.pipeline = 'image_text'", LIMITS) as loader,
         pytest.raises(BrokenDataError, match=r"max_broken_fraction=0.01; .*train-.\.tar"),
     ):
         batches = loader.iterate(0)
@@ -332,7 +334,7 @@ def test_the_pipeline_of_the_page_trains_on_tfrecords(config, tmp_path, monkeypa
     example = build.example_batch(node, build.make_tokenizer(node))
     row = {name: (array.shape[1:], array.dtype) for name, array in example.items()}
     make = lambda step: names["pairs"](node, step, np.arange(12))  # noqa: E731
-    with DatasetLoader(make, row, 12, 12, "the page") as loader:
+    with DatasetLoader(make, row, 12, 12, "the page", LIMITS) as loader:
         batches = loader.iterate(0)
         wanted = [next(batches) for _ in range(4)][3]
         assert_equal(next(loader.iterate(3)), wanted)

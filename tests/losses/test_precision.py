@@ -4,11 +4,17 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
+from big_align.losses.blockwise_supervised_contrastive import (
+    blockwise_supervised_contrastive_loss,
+)
 from big_align.losses.contrastive import contrastive_loss
-from big_align.losses.sigmoid import blockwise_sigmoid_loss
+from big_align.losses.sigmoid import blockwise_sigmoid_loss, sigmoid_loss
+from big_align.losses.supervised_contrastive import supervised_contrastive_loss
+from big_align.sharding import make_mesh
 
 BLOCKWISE = functools.partial(blockwise_contrastive_loss, block=4)
 
@@ -34,3 +40,57 @@ def test_every_product_asks_for_float32(loss, differentiated, products):
     program = str(jax.make_jaxpr(traced)(ones, ones, scale))
     asked = program.count("preferred_element_type=float32")
     assert asked == program.count("dot_general[") >= products
+
+
+def plain_and_blockwise(name, label, block):
+    """A plain loss of (zimg, ztxt, scale), and the function that makes the blockwise one."""
+    labels = {"image_label": label, "text_label": label}
+    if name == "sigmoid":
+        return (
+            lambda i, t, s: sigmoid_loss(i, t, s, -5.0, **labels),
+            lambda mesh: (
+                lambda i, t, s: blockwise_sigmoid_loss(
+                    i, t, s, -5.0, **labels, mesh=mesh, block=block
+                )
+            ),
+        )
+    if name == "supervised":
+        return (
+            lambda i, t, s: supervised_contrastive_loss(i, label, s),
+            lambda mesh: (
+                lambda i, t, s: blockwise_supervised_contrastive_loss(
+                    i, label, s, mesh=mesh, block=block
+                )
+            ),
+        )
+    kept = 2**28 if name == "kept" else 0
+    return (
+        lambda i, t, s: sum(contrastive_loss(i, t, s, **labels)),
+        lambda mesh: (
+            lambda i, t, s: sum(
+                blockwise_contrastive_loss(
+                    i, t, s, **labels, mesh=mesh, block=block, keep_logits_bytes=kept
+                )
+            )
+        ),
+    )
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("name", ["kept", "recomputed", "sigmoid", "supervised"])
+def test_the_gradient_of_the_scale_is_not_rounded_to_the_type_of_embeddings(name, devices):
+    """Pairs that are nearly solved: what is left of each slope is the difference of large ones."""
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=(64, 32))
+    narrow = [jnp.bfloat16(normalize(base + rng.normal(size=base.shape))) for _ in range(2)]
+    label = jnp.asarray(rng.permutation(np.arange(64) // 2 if name == "supervised" else 64))
+    plain, blockwise = plain_and_blockwise(name, label, block=8)
+    mesh = None if devices == 1 else make_mesh(1, jax.devices()[:devices])
+    for scale in map(jnp.float32, (5.0, 30.0)):
+        expected = jax.grad(plain, 2)(*map(jnp.float32, narrow), scale)
+        found = jax.jit(jax.grad(blockwise(mesh), 2))(*narrow, scale)
+        np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+def normalize(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)

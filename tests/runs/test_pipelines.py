@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from etils import epy
 
+from big_align.data.tf_data.batch_values import Limits
 from big_align.data.tf_data.dataset_loader import DatasetLoader, SavedDatasetLoader
 from big_align.data.tf_data.facts import DatasetFacts, attach_facts
 from big_align.errors import CheckpointMismatch, ConfigError, UserError
@@ -165,9 +166,13 @@ ROW = {
 }
 
 
+LIMITS = Limits({"text": 30, "label": 10, "tags": 5, "clusters": 40}, (-2.1, 2.6))
+
+
 def make_loader(batch) -> DatasetLoader:
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
-    return DatasetLoader(lambda step: dataset, ROW, 16, 32, "config.data.pipeline = 'a:b'")
+    where = "config.data.pipeline = 'a:b'"
+    return DatasetLoader(lambda step: dataset, ROW, 16, 32, where, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -192,11 +197,67 @@ def test_a_field_that_does_not_fit_is_named_with_what_would_be_right(changed, me
 def test_images_of_floats_must_be_standardized():
     """Models take floats as they are, and evaluators standardize what they read."""
     levels = tf.reshape(tf.range(16 * 8 * 8 * 3, dtype=tf.float32) % 256, (16, 8, 8, 3))
-    with pytest.raises(UserError, match="'a:b': image is float up to 255; cast to uint8"):
+    with pytest.raises(UserError, match="'a:b': image is float from 0 to 255 .* cast to uint8"):
         make_loader(spec(image=levels)).batch(0)
+    with pytest.raises(UserError, match=r"'a:b': image is float from 0 to 1 .*round\(255 \* image"):
+        make_loader(spec(image=levels / 255)).batch(0)
+    with pytest.raises(UserError, match="'a:b': image is uint8 up to 1 .* multiplied by 255"):
+        make_loader(spec(image=tf.cast(tf.round(levels / 255), tf.uint8))).batch(0)
+    with pytest.raises(UserError, match="'a:b': image has NaN or infinity"):
+        make_loader(spec(image=tf.where(levels > 250, np.nan, levels / 255 - 0.5))).batch(0)
     standard = (levels / 255 - 0.45) / 0.225
     for image in (standard, tf.cast(levels, tf.uint8)):
         np.testing.assert_array_equal(make_loader(spec(image=image)).batch(0)["image"], image)
+
+
+def put(value, *shape):
+    """Zeros of a shape, the last of them another value."""
+    array = np.zeros(shape, np.int32)
+    array.ravel()[-1] = value
+    return tf.constant(array)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"text": put(-1, 16, 12)}, "text has a -1; ids of tokens are from 0 to 29 .* pad texts"),
+        ({"text": put(30, 16, 12)}, r"text has a 30; .* from 0 to 29 \(config.model.text.vocab"),
+        ({"label": put(-2, 16)}, "label has a -2; labels are from 0 to 9, .* and -1 for pairs"),
+        ({"label": put(10, 16)}, "label has a 10; labels are from 0 to 9"),
+        ({"tags": put(5, 16, 3)}, "tags has a 5; tags are from 0 to 4"),
+        ({"true_tags": put(-2, 16, 3)}, "true_tags has a -2; tags are from 0 to ..., "),
+        ({"clusters": put(40, 16, 3)}, "clusters has a 40; clusters are from 0 to 39"),
+    ],
+)
+def test_a_number_out_of_range_is_named_in_whatever_batch_it_is(wrong, message, late):
+    """The last row of a table, or NaN, would be trained on without a word."""
+    fields = spec(**{name: tf.zeros_like(value) for name, value in wrong.items()})
+    first = tf.data.Dataset.from_tensors(fields).repeat(3 if late else 0)
+    dataset = first.concatenate(tf.data.Dataset.from_tensors(fields | wrong))
+    where = "config.data.pipeline = 'a:b'"
+    batches = DatasetLoader(lambda step: dataset, ROW, 16, 16, where, LIMITS).iterate(0)
+    for _ in range(3 * late):
+        next(batches)
+    with pytest.raises(UserError, match=rf"'a:b': {message}"):
+        next(batches)
+
+
+def test_a_first_batch_without_anything_to_learn_from_is_refused():
+    nothing = tf.zeros((16, 12), tf.bool)
+    with pytest.raises(UserError, match="'a:b': text_mask is False .* no label nor clusters"):
+        make_loader(spec(text_mask=nothing, clusters=tf.fill((16, 2), -1))).batch(0)
+    make_loader(spec(text_mask=nothing, clusters=put(0, 16, 2))).batch(0)  # clusters are enough
+    with pytest.raises(UserError, match="'a:b': mask is False in all rows"):
+        make_loader(spec(mask=tf.zeros(16, tf.bool))).batch(0)
+
+
+def test_the_limits_are_those_of_the_config():
+    limits = build.find_limits(load(OWN[0]))
+    config = load(OWN[0])
+    assert limits.counts["text"] == build.build_model(config).text.vocab_size
+    with pytest.raises(UserError, match="tests.pipelines:beyond.*: text has a 10000"):
+        build_loader("tests.pipelines:beyond").batch(0)
 
 
 def test_labels_and_mask_may_be_left_out_and_clusters_may_be_there():
@@ -212,7 +273,9 @@ def test_an_error_inside_of_a_pipeline_is_one_line_that_names_it():
     dataset = tf.data.Dataset.from_tensors(spec()).map(
         lambda batch: batch | {"label": tf.ensure_shape(tf.io.decode_raw("abc", tf.int32), 16)}
     )
-    loader = DatasetLoader(lambda step: dataset, ROW, 16, 16, "config.data.pipeline = 'a:b'")
+    loader = DatasetLoader(
+        lambda step: dataset, ROW, 16, 16, "config.data.pipeline = 'a:b'", LIMITS
+    )
     with pytest.raises(UserError, match=r"^config.data.pipeline = 'a:b': [^\n]*$"):
         next(loader.iterate(0))
 
@@ -244,7 +307,7 @@ def test_going_on_at_a_step_lets_go_of_the_data_set_of_the_first_batch(kind):
         gc.collect()
         return [number for number, each in enumerate(opened) if each() is not None]
 
-    with kind(make, ROW, 16, 16, "config.data.pipeline = 'a:b'") as loader:
+    with kind(make, ROW, 16, 16, "config.data.pipeline = 'a:b'", LIMITS) as loader:
         loader.batch(0)
         assert held() == [0] and loader.broken == 0
         batches = loader.iterate(5)

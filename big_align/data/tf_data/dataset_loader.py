@@ -8,12 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from big_align.data import tensorflow_on_cpu
-from big_align.data.tf_data.element_spec import (
-    check_colors,
-    check_rows,
-    check_spec,
-    complete_batch,
-)
+from big_align.data.tf_data.batch_values import Limits, check_first, check_numbers
+from big_align.data.tf_data.element_spec import check_rows, check_spec, complete_batch
 from big_align.data.tf_data.facts import facts_of
 from big_align.data.workers.batch_memory import HostBatch, Row
 from big_align.errors import UserError
@@ -36,6 +32,7 @@ class DatasetLoader:
       rows: rows of a batch of this process.
       batch_size: rows of the global batch.
       where: the place in the config that names the data set, for messages.
+      limits: what the model can take of each field.
 
     Attributes:
       batch_size: rows of the global batch.
@@ -48,10 +45,17 @@ class DatasetLoader:
     saved: Mapping[str, Any] = types.MappingProxyType({})
 
     def __init__(
-        self, make: Callable[[int], Any], expected: Row, rows: int, batch_size: int, where: str
+        self,
+        make: Callable[[int], Any],
+        expected: Row,
+        rows: int,
+        batch_size: int,
+        where: str,
+        limits: Limits,
     ):
         self.batch_size = batch_size
         self._make, self._expected, self._rows, self._where = make, expected, rows, where
+        self._limits = limits
         self._ahead: tuple[int, _Batches] | None = (0, self._start(0))
 
     @property
@@ -130,7 +134,7 @@ class DatasetLoader:
         """Begins the data set of a step, which from now on is what is reported on."""
         dataset = self._open(step)
         self._facts = facts_of(dataset)
-        return _Batches(dataset, self._rows, self._where)
+        return _Batches(dataset, self._rows, self._limits, self._where)
 
 
 class SavedDatasetLoader(DatasetLoader):
@@ -142,21 +146,28 @@ class SavedDatasetLoader(DatasetLoader):
       rows: rows of a batch of this process.
       batch_size: rows of the global batch.
       where: the place in the config that names the data set, for messages.
+      limits: what the model can take of each field.
 
     Raises:
       UserError: as in `DatasetLoader`, or TensorFlow cannot save the iterator.
     """
 
     def __init__(
-        self, make: Callable[[int], Any], expected: Row, rows: int, batch_size: int, where: str
+        self,
+        make: Callable[[int], Any],
+        expected: Row,
+        rows: int,
+        batch_size: int,
+        where: str,
+        limits: Limits,
     ):
         self._position: str | None = None
         self._running: _Batches | None = None
         self._first = 0
-        super().__init__(make, expected, rows, batch_size, where)
+        super().__init__(make, expected, rows, batch_size, where, limits)
         self.saved = {SAVED: self}
         with tempfile.TemporaryDirectory() as folder:  # before hours of training rely on it
-            _Batches(self._open(0), rows, where).write(folder)
+            _Batches(self._open(0), rows, limits, where).write(folder)
 
     def iterate(self, start_step: int) -> Iterator[HostBatch]:
         """Yields the batches from a step on, continuing from the position given to `read`."""
@@ -200,10 +211,10 @@ class _Batches(Iterator[HostBatch]):
       count: batches that were taken.
     """
 
-    def __init__(self, dataset: Any, rows: int, where: str):
+    def __init__(self, dataset: Any, rows: int, limits: Limits, where: str):
         self._iterator = dataset.as_numpy_iterator()
         self._error = facts_of(dataset).error
-        self._rows, self._where = rows, where
+        self._rows, self._limits, self._where = rows, limits, where
         self._next: HostBatch | None = None
         self.count = 0
 
@@ -256,9 +267,11 @@ class _Batches(Iterator[HostBatch]):
                 raise cause from error
             raise UserError(f"{self._where}: {_first_line(error)}") from error
         check_rows(batch, self._rows, self._where)
+        batch = complete_batch(batch, self._rows)
+        check_numbers(batch, self._limits, self._where)
         if not self.count:
-            check_colors(batch, self._where)
-        return complete_batch(batch, self._rows)
+            check_first(batch, self._limits, self._where)
+        return batch
 
 
 def _first_line(error: Exception) -> str:

@@ -28,9 +28,6 @@ REMEDIES = {
 }
 """How to fix the shape of a field."""
 
-BRIGHTEST = 20.0
-"""Values of standardized images lie within this, by far; those from 0 to 255 exceed it."""
-
 
 def check_spec(spec: Any, expected: Row, rows: int, where: str) -> None:
     """Checks the fields of a data set, their types and their shapes.
@@ -109,21 +106,6 @@ def check_rows(batch: HostBatch, rows: int, where: str) -> None:
                 f"{where}: a batch has {len(array)} rows of {name} where {rows} are wanted; "
                 f"batch({rows}, drop_remainder=True) after repeat() makes all of one size"
             )
-
-
-def check_colors(batch: HostBatch, where: str) -> None:
-    """Checks that images of floats are standardized: models take them as they are.
-
-    Raises:
-      UserError: they are far too bright for that.
-    """
-    image = batch["image"]
-    most = float(np.abs(image).max(initial=0.0)) if image.dtype.kind == "f" else 0.0
-    if most > BRIGHTEST:
-        raise UserError(
-            f"{where}: image is float up to {most:g}; cast to uint8, tf.cast(tf.round(image), "
-            "tf.uint8), or standardize it by the model's image_mean and image_std"
-        )
 
 
 def complete_batch(batch: HostBatch, rows: int) -> HostBatch:
