@@ -4,6 +4,8 @@ import glob
 from collections.abc import Callable
 from typing import NamedTuple
 
+from absl import logging
+
 from big_align.benchmarks import caption_files, catalog, label_binding, label_lists, tfds_labels
 from big_align.benchmarks.benchmark import JUDGED, Benchmark, Layout
 from big_align.data import examples, files, listing
@@ -32,6 +34,8 @@ def open_split(
 ) -> examples.Source:
     """Opens a split of a benchmark in the first of its layouts that exists; decodes no image.
 
+    It warns if the test images are not as many as the data set has.
+
     Args:
       benchmark: the data set.
       split: "train", "validation" or "test".
@@ -48,7 +52,14 @@ def open_split(
     """
     if benchmark.task in JUDGED:
         raise UserError(f"{benchmark.name} is opened by judged.layouts.open_judged")
-    return _open(benchmark, find_layout(benchmark, split, folder), index_dir)
+    source = _open(benchmark, find_layout(benchmark, split, folder), index_dir)
+    images, whole = int(source.shard_sizes.sum()), benchmark.sizes.get(split)
+    if split == "test" and whole not in (None, images):
+        logging.warning(
+            "%s: %d of %d test images are here, so its numbers are of another data set than those "
+            "that are published", benchmark.name, images, whole,
+        )  # fmt: skip
+    return source
 
 
 def find_layout(benchmark: Benchmark, split: str, folder: str) -> "FoundLayout":
@@ -224,10 +235,16 @@ def _open_tfds(found: FoundLayout, task: str, index_dir: str | None) -> examples
 def _open_clip_benchmark(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
     folder = f"{found.root}/{found.split}"
     shards = _glob(folder, "*.tar")
-    if count := _read_word(f"{folder}/nshards.txt"):
-        wanted = {f"{n}.tar" for n in range(int(count))} if count.isdecimal() else set()
-        if missing := sorted(wanted - {path.rpartition("/")[2] for path in shards}):
+    count = _read_word(f"{folder}/nshards.txt")
+    if count.isdecimal():
+        listed = {path.rpartition("/")[2]: path for path in shards}
+        wanted = [f"{n}.tar" for n in range(int(count))]
+        if missing := [name for name in wanted if name not in listed]:
             raise UserError(f"{folder}: nshards.txt says {count}, and {missing[0]} is not there")
+        if others := [name for name in listed if name not in wanted]:
+            told = "%s: nshards.txt says %s; %d more shards are left out, such as %s"
+            logging.warning(told, folder, count, len(others), others[0])
+        shards = [listed[name] for name in wanted]
     kind = _read_word(f"{found.root}/dataset_type.txt") or "classification"
     if kind != ("retrieval" if task == "retrieval" else "classification"):
         raise UserError(f"{found.root}/dataset_type.txt says {kind}, and this is for {task}")

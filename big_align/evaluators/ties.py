@@ -39,6 +39,16 @@ def rank_of_class(
     return reaches(scores, own).sum(axis=1) - 1
 
 
+def number_equal(rows: Float[np.ndarray, "c d"]) -> Int[np.ndarray, "c"]:
+    """Returns how many rows before each one are equal to it."""
+    _, group = np.unique(rows.round(6), axis=0, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    _, first = np.unique(group[order], return_index=True)
+    numbers = np.empty(len(rows), np.int64)
+    numbers[order] = np.arange(len(rows)) - first[group[order]]
+    return numbers
+
+
 def number_levels(values: Num[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
     """Returns numbers in the order of the values, the same for equal values, NaN for NaN."""
     order = np.argsort(values, kind="stable")

@@ -28,7 +28,7 @@ from big_align.tools import command
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
-    from big_align.benchmarks.measuring.plans import DEFAULT_TASKS, TASKS
+    from big_align.benchmarks.measuring.plans import DEFAULT_TASKS, EQUAL_CLASSES, TASKS
 
     parser = command.make_parser("benchmark", __doc__)
     parser.add_argument("--model", help="a workdir, or a folder or file of weights")
@@ -52,6 +52,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--template", action="append",
         help="a text with {} where the class name goes, in place of each data set's own; give it "
         "again for more, which are averaged",
+    )  # fmt: skip
+    parser.add_argument(
+        "--equal_classes", choices=EQUAL_CLASSES, default=EQUAL_CLASSES[0],
+        help="what zero_shot does with classes of one text, of which CLIP's list of ImageNet has "
+        "two pairs: counts their images as wrong, or takes the first, as CLIP's paper does "
+        "(%(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--shots", default="1,2,4,8,16",
@@ -120,7 +126,9 @@ def measure(options: argparse.Namespace) -> int:
     if options.distributed:
         processes.join_processes()
     names = read_names(options.benchmarks)
-    settings = TaskSettings(read_numbers(options.shots), options.draws)
+    settings = TaskSettings(
+        read_numbers(options.shots), options.draws, equal_classes=options.equal_classes
+    )
     check_fraction(options.max_broken_fraction)
     if options.page:
         check_file(options.page, "--page")

@@ -172,6 +172,17 @@ def test_shards_that_are_missing_are_told(tmp_path):
     assert "says 3, and 1.tar is not there" in refuse(benchmark, tmp_path)
 
 
+def test_shards_beyond_the_count_are_left_out_as_is_said(tmp_path, caplog):
+    benchmark, layout = write_mini(tmp_path, "eurosat", "clip_benchmark")
+    before = read_all(opening.open_split(benchmark, "test", str(tmp_path)))
+    folder = tmp_path / "wds_vtab-eurosat/test"
+    (folder / "1.tar").write_bytes((folder / "0.tar").read_bytes())
+    (folder / "copy of 0.tar").write_bytes((folder / "0.tar").read_bytes())
+    assert read_all(opening.open_split(benchmark, "test", str(tmp_path))) == before
+    assert "nshards.txt says 1; 2 more shards are left out, such as 1.tar" in caplog.text
+    assert f"eurosat: {len(before)} of {benchmark.sizes['test']} test images are" in caplog.text
+
+
 def test_a_data_set_of_another_type_is_refused(tmp_path):
     benchmark, layout = write_mini(tmp_path, "eurosat", "clip_benchmark")
     (tmp_path / "wds_vtab-eurosat/dataset_type.txt").write_text("retrieval")

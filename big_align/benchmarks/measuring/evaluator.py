@@ -15,6 +15,7 @@ from big_align.benchmarks.measuring.embeddings import EmbeddedImages
 from big_align.benchmarks.measuring.judged_tasks import list_judged_numbers, measure_judged
 from big_align.benchmarks.measuring.outcomes import Outcome
 from big_align.benchmarks.measuring.plans import (
+    EQUAL_CLASSES,
     TASKS_OF,
     TEXT_TASKS,
     choose_measured,
@@ -50,6 +51,8 @@ class NamedBenchmark:
         "similarity"; None for the first that fits the data set.
       shots: images per class for few-shot classification.
       draws: number of draws for few-shot classification.
+      equal_classes: "wrong" or "first", what zero-shot classification takes classes of one text
+        for.
       templates: texts with {} in place of the name of a class; None for those that the data set is
         published with.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
@@ -75,6 +78,7 @@ class NamedBenchmark:
         task: str | None = None,
         shots: tuple[int, ...] = (1, 2, 4, 8, 16),
         draws: int = 3,
+        equal_classes: str = EQUAL_CLASSES[0],
         templates: tuple[str, ...] | None = None,
         max_broken_fraction: float = 0.01,
     ):
@@ -86,7 +90,7 @@ class NamedBenchmark:
         self.task = task or fit[0]
         images = _ImageReader(transform, max_broken_fraction, self.task in FEATURE_TASKS)
         kind = _KINDS[self.benchmark.task]
-        settings = TaskSettings(shots, draws)
+        settings = TaskSettings(shots, draws, equal_classes=equal_classes)
         self._kind = kind(self.benchmark, self.task, data, images, tokenizer, settings, templates)
 
     @property
@@ -243,7 +247,8 @@ class _Classes(_Kind):
         warn_of_alike(ztxt, texts, self.tokenizer, f"{self.benchmark.name}, {self.task}")
         if self.task == "few_shot":
             return measuring.measure_few_shot(test, list(splits.values()), ztxt, self.settings)
-        return measuring.measure_zero_shot(test, classes, ztxt, metric, embedder.temperature)
+        given = metric, embedder.temperature, self.settings.equal_classes
+        return measuring.measure_zero_shot(test, classes, ztxt, *given)
 
     def _read(self, embedder: Embedder, split: str, source: Source) -> LabeledSplit:
         several = self.benchmark.task == "multilabel"

@@ -90,6 +90,7 @@ def _average(same: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         **{k: first[k] for k in ("task", "model_fullname", "settings")},
         "metric": first["metric"] if len(metrics) == 1 else "score",
         "images": sum(row.get("images", 0) for row in same),
+        "images_in_all": sum(row.get("images_in_all") or row.get("images", 0) for row in same),
         "score": sum(row["score"] for row in same) / len(same),
         "metrics": {name: sum(row["metrics"][name] for row in same) / len(same) for name in shared},
     }

@@ -77,8 +77,12 @@ class Measurer:
             own = self._model.temperature if task == "zero_shot" else None
             described["temperature"] = own or measuring.TEMPERATURE
             described["texts"] = self._model.embeds("text")
+        given = dataclasses.asdict(self._tasks)
+        equal_classes = given.pop("equal_classes")
+        if task == "zero_shot":
+            described["equal_classes"] = equal_classes
         if task in ("linear_probe", "few_shot"):
-            described |= dataclasses.asdict(self._tasks) | {"tolerance": TOLERANCE}
+            described |= given | {"tolerance": TOLERANCE}
         return described | {"tokenizer": self._model.tokenizer, "model": self._store.fingerprint}
 
     def _digest_texts(self, split: str) -> str:
@@ -130,7 +134,7 @@ class Measurer:
         classes, test = self._plan.classes, self._read(self._plan.measured)
         if task == "zero_shot":
             given = self._embed_classes(), benchmark.metric, self._model.temperature
-            return measuring.measure_zero_shot(test, classes, *given)
+            return measuring.measure_zero_shot(test, classes, *given, settings.equal_classes)
         others = {split: self._read(split) for split in self._plan.splits_of(task)[1:]}
         if task == "knn":
             return measuring.measure_knn(test, others["train"])
@@ -192,6 +196,7 @@ class Measurer:
             "language": benchmark.language or "en",
             "split": self._plan.measured,
             "images": counts.get(self._plan.measured, 0),
+            "images_in_all": benchmark.sizes.get(self._plan.measured),
             "metric": outcome.metric or benchmark.metric,
             "score": outcome.score,
             "metrics": outcome.numbers,

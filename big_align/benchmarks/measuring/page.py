@@ -7,6 +7,7 @@ from typing import Any
 
 from big_align.benchmarks.measuring.means import add_means, average_suites
 from big_align.benchmarks.measuring.published import PublishedNumber, find_published, read_papers
+from big_align.benchmarks.measuring.results import count_images
 from big_align.plots.html_page import write_frame
 from big_align.reports.sections import STYLE as TABLES
 from big_align.reports.sections import write_table, write_tiles
@@ -42,6 +43,12 @@ TASK_TITLES = {
     "knn": "nearest neighbors", "retrieval": "retrieval", "composition": "composition",
     "similarity": "similarity",
 }  # fmt: skip
+EQUAL = {
+    "wrong": "{} classes have the text of another one, and the images of both count as wrong; the "
+    "published numbers take the first of them (--equal_classes=first)",
+    "first": "{} classes have the text of another one, and the first of them is taken",
+}
+"""What is said of classes with equal texts."""
 LEAST_PER_CLASS = 10
 """If there are more classes, the page shows those with the worst results."""
 
@@ -91,7 +98,7 @@ def _write_overview(rows: Sequence[Mapping[str, Any]]) -> str:
     head = [" data set", " task", "images", " metric", "score", "ECE"]
     cells = [
         [
-            row["title"], TASK_TITLES[row["settings"]["task"]], f"{row['images']:,}",
+            row["title"], TASK_TITLES[row["settings"]["task"]], count_images(row),
             name_number(row["metric"]), _format(row["score"]),
             _format(row["metrics"].get("ece", row["metrics"].get("lp_ece", ""))),
         ]
@@ -108,8 +115,11 @@ def _write_section(
     published = find_published(dataset, task)
     metric = name_number(rows[0]["metric"])
     pieces = [f"<h3>{html.escape(rows[0]['title'])}, {TASK_TITLES[task]}</h3>"]
-    count = f"{rows[0]['images']:,} images, " if rows[0]["images"] else ""
-    pieces.append(f"<p class=soft>{count}{html.escape(metric)}</p>")
+    count = f"{count_images(rows[0])} images, " if rows[0]["images"] else ""
+    told = f"{count}{metric}"
+    if rows[0].get("equal_classes"):
+        told += f"; {EQUAL[rows[0]['settings']['equal_classes']].format(rows[0]['equal_classes'])}"
+    pieces.append(f"<p class=soft>{html.escape(told)}</p>")
     own = [(_name_row(row, several), row["score"]) for row in rows]
     if rows[0]["metric"] == "accuracy":  # then it is the top-1 accuracy
         same = [published.pop(column, []) for column in ("score", "acc1", "lp_acc1")]

@@ -27,6 +27,8 @@ TASKS_OF = {
 TEXT_TASKS = ("zero_shot", "retrieval", *JUDGED)
 TRAIN_TASKS = ("linear_probe", "few_shot", "knn")
 VALIDATION_TASKS = ("linear_probe", "few_shot")
+EQUAL_CLASSES = ("wrong", "first")
+"""What `zero_shot` may take classes of one text for: the images of all are wrong, or the first."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,17 @@ TASK_NAMES = {
 }
 """CLIP_benchmark's names of our tasks; tasks that it lacks keep their names."""
 
-FIRST = ("dataset", "model", "pretrained", "task", "split", "images", "metric", "score")
+FIRST = (
+    "dataset",
+    "model",
+    "pretrained",
+    "task",
+    "split",
+    "images",
+    "images_in_all",
+    "metric",
+    "score",
+)
 KNOWN = (
     *("acc1", "acc5", "mean_per_class_recall", "mean_average_precision", "map_11_point"),
     *("roc_auc", "mean_top1_top5", "ece"),
@@ -215,15 +225,19 @@ def write_table(rows: Sequence[Mapping[str, Any]]) -> str:
         shown = {k: v for k, v in row["metrics"].items() if k in SHOWN and isinstance(v, float)}
         beside = "  ".join(f"{SHOWN[name]} {100 * value:.1f}" for name, value in shown.items())
         score = f"{100 * row['score']:.2f}" if isinstance(row["score"], float) else row["score"]
-        cells.append(
-            (row["dataset"], row["task"], f"{row.get('images', 0):,}", score, row["metric"], beside)
-        )
+        cells.append((row["dataset"], row["task"], count_images(row), score, row["metric"], beside))
     widths = [max(len(row[column]) for row in cells) for column in range(5)]
     return "\n".join(
         f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  "
         f"{e:<{widths[4]}}  {f}".rstrip()
         for a, b, c, d, e, f in cells
     )
+
+
+def count_images(row: Mapping[str, Any]) -> str:
+    """Returns how many images were measured, and of how many, if the data set has others."""
+    images, whole = row.get("images", 0), row.get("images_in_all")
+    return f"{images:,}" if whole in (None, images) else f"{images:,} of {whole:,}"
 
 
 SHOWN = {

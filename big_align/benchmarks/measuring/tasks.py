@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from big_align.benchmarks.measuring.embeddings import EmbeddedImages
 from big_align.benchmarks.measuring.outcomes import Outcome, describe_scores
+from big_align.benchmarks.measuring.plans import EQUAL_CLASSES
 from big_align.data.derived.relabeled_source import join_labels
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList
@@ -27,6 +28,7 @@ from big_align.evaluators.knn import measure_neighbors
 from big_align.evaluators.linear_probe import ProbeSettings, fit_probe
 from big_align.evaluators.retrieval import DIRECTIONS, join_captions, measure_recalls
 from big_align.evaluators.scores import OF_SEVERAL_LABELS
+from big_align.evaluators.ties import TOLERANCE, number_equal
 from big_align.evaluators.zero_shot import check_named
 from big_align.exhibits.retrieval import Pairs
 
@@ -44,16 +46,23 @@ class TaskSettings:
       shots: images per class for `few_shot`.
       draws: number of draws for `few_shot`.
       seed: seed of the validation split of `linear_probe`.
+      equal_classes: what `zero_shot` does with classes of one text, such as the two that CLIP's
+        list of ImageNet calls "missile": "wrong", for nothing tells them apart; or "first", as an
+        argmax takes them, and with it CLIP's paper and those that use its list.
 
     Raises:
-      UserError: a value is out of range.
+      UserError: a value is out of range or unknown.
     """
 
     shots: tuple[int, ...] = (1, 2, 4, 8, 16)
     draws: int = 3
     seed: int = 0
+    equal_classes: str = EQUAL_CLASSES[0]
 
     def __post_init__(self):
+        if self.equal_classes not in EQUAL_CLASSES:
+            known = ", ".join(EQUAL_CLASSES)
+            raise UserError(f"equal_classes = {self.equal_classes!r} is unknown; known: {known}")
         if not self.shots or min(self.shots) < 1 or self.draws < 1:
             raise UserError(
                 f"shots = {self.shots} must be one or more numbers from 1 on, and draws = "
@@ -113,6 +122,7 @@ def measure_zero_shot(
     ztxt: Float[np.ndarray, "c d"],
     metric: str,
     temperature: float | None,
+    equal_classes: str = EQUAL_CLASSES[0],
 ) -> Outcome:
     """Measures how well images are classified by the nearest class text.
 
@@ -122,13 +132,19 @@ def measure_zero_shot(
       ztxt: unit-length embeddings of the classes.
       metric: one of `scores.SCORES`.
       temperature: what cosines are divided by for probabilities; None for `TEMPERATURE`.
+      equal_classes: as in `TaskSettings`.
     """
     taken = test.take("embedding")
     if taken.label.ndim == 1:
         check_named(taken.label, len(ztxt), f"{test.name}, zero_shot")
     cosines = taken.features @ ztxt.T
+    later = number_equal(ztxt)
+    if equal_classes == "first":
+        cosines -= 5 * TOLERANCE * later  # no more than it takes to be no tie
     given = classes.names, metric, temperature or TEMPERATURE
-    return describe_scores(cosines, taken.label, *given)
+    outcome = describe_scores(cosines, taken.label, *given)
+    alike = int((later > 0).sum())
+    return outcome._replace(details=outcome.details | {"equal_classes": alike})
 
 
 def measure_linear_probe(

@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 
+from big_align.benchmarks.measuring.embeddings import EmbeddedImages
 from big_align.benchmarks.measuring.tasks import (
+    LabeledSplit,
     TaskSettings,
     cut_pairs,
     describe_scores,
     list_numbers,
     measure_retrieval,
+    measure_zero_shot,
 )
+from big_align.data.labels.classes import ClassList
+from big_align.data.sources.array_source import ArraySource
 from big_align.errors import UserError
 from big_align.evaluators.scores import calibration_error, softmax
 from big_align.exhibits.retrieval import Pairs
@@ -111,6 +116,29 @@ def test_folds_are_measured_by_themselves():
     mean = np.mean([part["text_to_image_r1"] for part in halves.details["folds"]])
     assert halves.numbers["image_retrieval_recall@1"] == pytest.approx(mean)
     assert whole.score == pytest.approx(np.mean(list(whole.numbers.values())[:6]))
+
+
+def test_of_classes_with_one_text_none_is_right_or_the_first():
+    """Classes 1 and 3 are both called missile; each has one image, which is nearest to its text."""
+    ztxt = np.float32([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]])
+    source = ArraySource(np.zeros((4, 2, 2, 3), np.uint8), [[]] * 4, np.arange(4, dtype=np.int32))
+    images = EmbeddedImages(ztxt.copy(), ztxt, np.arange(4), np.ones(4, bool))
+    test = LabeledSplit("mini test", source, images, np.arange(4))
+    given = (
+        test,
+        ClassList.from_names(["cat", "missile", "dog", "missile "]),
+        ztxt,
+        "accuracy",
+        None,
+    )
+    wrong, first = (measure_zero_shot(*given, which) for which in ("wrong", "first"))
+    assert (wrong.numbers["acc1"], first.numbers["acc1"]) == (2 / 4, 3 / 4)
+    assert [row["recall"] for row in first.details["per_class"]] == [1, 1, 1, 0]
+    assert wrong.details["equal_classes"] == first.details["equal_classes"] == 1
+    apart = given[0], given[1], np.float32(np.eye(4)[:, :3] + 0.1), *given[3:]
+    assert measure_zero_shot(*apart, "first").numbers == measure_zero_shot(*apart, "wrong").numbers
+    with pytest.raises(UserError, match="equal_classes = 'second' is unknown; known: wrong, first"):
+        TaskSettings(equal_classes="second")
 
 
 @pytest.mark.parametrize("count, metric", [(3, "accuracy"), (5, "mean_per_class"), (2, "roc_auc")])
