@@ -33,7 +33,7 @@ def bind_labels(source: examples.Source, layout: Layout, root: str, name: str) -
     if found is None or own is None:
         return order
     places = match_whole(found, own, root, name)
-    if named_beside and places != sorted(places):
+    if layout.kind != "class_folders" and places != sorted(places):  # whose numbers are in files
         first = next(label for label, place in enumerate(places) if place != label)
         raise UserError(
             f"{name}: label {first} is {found[first]!r} in {root} and {own[first]!r} in this "

@@ -15,8 +15,8 @@ from big_align.evaluators.features import (
     check_what,
     read_features,
 )
-from big_align.evaluators.ties import reaches
 from big_align.nodes import Node
+from big_align.ties import reaches
 
 NOWHERE = np.iinfo(np.int32).max
 """The rank if no candidate is of the right class."""

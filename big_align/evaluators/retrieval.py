@@ -15,12 +15,12 @@ from big_align.data.text.language_counts import count_languages
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
-from big_align.evaluators.ties import reaches
 from big_align.exhibits.cosines import show_pair_cosines
 from big_align.exhibits.exhibit import Exhibit, Measured
 from big_align.exhibits.pixels import read_pixels
 from big_align.exhibits.retrieval import Pairs, show_pairs
 from big_align.nodes import Node
+from big_align.ties import reaches
 
 
 def rank_of_match(

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from big_align.errors import UserError
-from big_align.evaluators.ties import is_above
 from big_align.evaluators.zero_shot import measure_accuracy
+from big_align.ties import is_above
 
 Score = Callable[[np.ndarray, np.ndarray], float]
 

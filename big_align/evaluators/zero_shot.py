@@ -17,11 +17,11 @@ from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
-from big_align.evaluators.ties import rank_of_class
 from big_align.exhibits.confusion import show_confusion
 from big_align.exhibits.cosines import show_class_cosines
 from big_align.exhibits.exhibit import Measured
 from big_align.nodes import Node
+from big_align.ties import rank_of_class
 
 CHUNK = 4096  # texts tokenized at a time
 

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from big_align.exhibits.exhibit import Confusion
+from big_align.ties import take_class
 
 MOST = 20
 """Number of classes to show."""
@@ -17,11 +18,11 @@ def show_confusion(
     """Counts which class each image is classified as; of many classes, the most confused ones.
 
     Args:
-      scores: score of each class, for each image; the first of the largest is the prediction.
+      scores: score of each class, for each image; a tie with the right class is an error.
       label: the class of each image.
       names: names of the classes.
     """
-    taken = scores.argmax(axis=1)
+    taken = take_class(scores, label)
     shown = choose_classes(taken, label, len(names))
     place = np.full(len(names), len(shown))
     place[shown] = np.arange(len(shown))

@@ -205,7 +205,7 @@ def test_tfds_with_other_names_is_refused(tmp_path):
     path = next(tmp_path.glob("cifar10/*/label.labels.txt"))
     lines = path.read_text().split()
     path.write_text("\n".join([lines[1], lines[0], *lines[2:]]))
-    with pytest.raises(UserError, match="label 0 is 'automobile'.*2 of 10 differ.*another order"):
+    with pytest.raises(UserError, match="label 0 is 'automobile'.*in another order"):
         opening.open_split(benchmark, "test", str(tmp_path))
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int, Num
 from scipy.stats import rankdata
 
 from big_align.errors import UserError
-from big_align.evaluators.ties import is_above, number_levels, reaches
+from big_align.ties import is_above, number_levels, reaches
 
 SAMPLES = 1000
 """Number of bootstrap samples (Parekh et al. 2021)."""

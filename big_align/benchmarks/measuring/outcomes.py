@@ -16,10 +16,10 @@ from big_align.evaluators.scores import (
     softmax,
 )
 from big_align.evaluators.tag_scores import mean_average_precision
-from big_align.evaluators.ties import rank_of_class
 from big_align.evaluators.zero_shot import measure_accuracy
 from big_align.exhibits.confusion import show_confusion
 from big_align.exhibits.exhibit import Confusion
+from big_align.ties import rank_of_class, take_class
 
 
 class Outcome(NamedTuple):
@@ -69,7 +69,7 @@ def describe_scores(
     numbers["ece"], bins = calibration_error(
         softmax(scores / temperature), rank_of_class(scores, label) == 0
     )
-    taken, per_class = scores.argmax(axis=1), []
+    taken, per_class = take_class(scores, label), []
     for c in np.unique(label).tolist():
         mine = label == c
         right = measure_accuracy(scores[mine], label[mine])["top1"]

@@ -28,9 +28,9 @@ from big_align.evaluators.knn import measure_neighbors
 from big_align.evaluators.linear_probe import ProbeSettings, fit_probe
 from big_align.evaluators.retrieval import DIRECTIONS, join_captions, measure_recalls
 from big_align.evaluators.scores import OF_SEVERAL_LABELS
-from big_align.evaluators.ties import TOLERANCE, number_equal
 from big_align.evaluators.zero_shot import check_named
 from big_align.exhibits.retrieval import Pairs
+from big_align.ties import TOLERANCE, number_equal
 
 TEMPERATURE = 0.01
 """What cosines are divided by if the model does not specify it: CLIP's value after training."""

@@ -39,6 +39,21 @@ def rank_of_class(
     return reaches(scores, own).sum(axis=1) - 1
 
 
+def take_class(
+    scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
+) -> Int[np.ndarray, "n"]:
+    """Returns the class that each example is taken for: a wrong one if the right one ties with it.
+
+    Args:
+      scores: score of each example for each class.
+      label: the right class of each example.
+    """
+    own = np.take_along_axis(scores, label[:, None], axis=1)
+    lowered = np.float64(scores)
+    np.put_along_axis(lowered, label[:, None], own - TOLERANCE * (1 + abs(own)), axis=1)
+    return lowered.argmax(axis=1)
+
+
 def number_equal(rows: Float[np.ndarray, "c d"]) -> Int[np.ndarray, "c"]:
     """Returns how many rows before each one are equal to it."""
     _, group = np.unique(rows.round(6), axis=0, return_inverse=True)
