@@ -218,14 +218,10 @@ _contrast.defvjp(_forward_rule, _backward_rule)
 
 
 def _mask(
-    cosines: Float[Array, "b c"],
-    scale: Float[Array, ""],
-    x_label: Int[Array, " b"],
-    y_label: Int[Array, " c"],
+    logits: Float[Array, "b c"], x_label: Int[Array, " b"], y_label: Int[Array, " c"]
 ) -> Float[Array, "b c"]:
     """Returns the logits of a block, -inf where either side is masked."""
-    real = (x_label >= 0)[:, None] & (y_label >= 0)
-    return jnp.where(real, scale * cosines, -jnp.inf)
+    return jnp.where((x_label >= 0)[:, None] & (y_label >= 0), logits, -jnp.inf)
 
 
 def _logsumexp(peak: Float[Array, " n"], total: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -267,13 +263,14 @@ def _normalize(
 
     def step(columns: Sums, block: tuple) -> tuple:
         x, x_label = block
-        sides = scale, x_label, y_label
         if plan.blocks.compare is None:
             cosines = compute_cosines(x, y)
-            logits = _mask(cosines, *sides)
+            logits = _mask(scale * cosines, x_label, y_label)
             rows, positive, columns = _reduce(logits, x_label, y_label, columns)
         else:
-            rows, positive, added = normalize_pairs(plan.blocks.compare, x, y, *sides)
+            rows, positive, added = normalize_pairs(
+                plan.blocks.compare, x, y, scale, x_label, y_label
+            )
             columns = add_sums(columns, added)
         return columns, (_logsumexp(*rows), positive, cosines if keep_logits else None)
 
@@ -309,6 +306,9 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Floa
     scale, column_lse = whole
     dtype = row.dtype
     y, y_label, column = plan.shards.gather((y, labels.column, column))
+    # Their sum with the cosines is the gradient of the scale. It takes a pass over all pairs, and
+    # is needed only where products are of rounded slopes; tiles have no others.
+    exact = plan.blocks.compare is None and x.dtype != dtype
 
     def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:
         x, *rows, cosines = block
@@ -316,8 +316,8 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Floa
         if plan.blocks.compare is None:
             if cosines is None:
                 cosines = recompute(compute_cosines, x, y)
-            slope = _slopes(_mask(cosines, scale, rows[0], y_label), rows, columns)
-            scale_grad = (slope * cosines).sum()
+            slope = _slopes(_mask(scale * cosines, rows[0], y_label), rows, columns)
+            scale_grad = (slope * cosines).sum() if exact else None
             slope = slope.astype(x.dtype)
         else:
             make = functools.partial(differentiate_pairs, plan.blocks.compare)
@@ -325,7 +325,7 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Floa
         x_grad = jnp.einsum("bc,cd->bd", slope, y, preferred_element_type=dtype)
         # Transposed, so that the long axis is contiguous in both operands and in the result.
         y_grad += jnp.einsum("bd,bc->dc", x, slope, preferred_element_type=dtype)
-        if plan.blocks.compare is not None:  # of slopes that are rounded to the type of x
+        if not exact:
             scale_grad = (x.astype(dtype) * x_grad).sum()
         return y_grad, ((scale * x_grad).astype(x.dtype), scale_grad)
 

@@ -243,8 +243,8 @@ def _differentiate(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, tu
         slope, *sums = _judge(*pairs) if compare is None else judge_pairs(compare, *pairs)
         x_grad = jnp.einsum("bc,cd->bd", slope, y, preferred_element_type=dtype)
         y_grad += jnp.einsum("bd,bc->dc", x, slope, preferred_element_type=dtype)
-        if compare is not None:  # of slopes that are rounded to the type of x
-            sums.append((x.astype(dtype) * x_grad).sum())
+        if compare is not None or x.dtype == dtype:  # see `blockwise_contrastive._differentiate`
+            sums = [*sums[:2], (x.astype(dtype) * x_grad).sum()]
         return y_grad, (scale * x_grad, *sums)
 
     start = vary_like(jnp.zeros(y.shape[::-1], dtype), x)
