@@ -4,8 +4,11 @@
 """
 
 import difflib
+import functools
 from collections.abc import Iterable
 from typing import Any
+
+from absl import logging
 
 
 class UserError(ValueError):
@@ -111,6 +114,12 @@ def tell_in_a_line(error: BaseException) -> str:
     text, kind = put_in_a_line(str(error)), type(error).__name__
     plain = isinstance(error, UserError) or kind in ("ValueError", "OSError")
     return text if text and plain else f"{kind}: {text}".rstrip(": ")
+
+
+@functools.lru_cache(maxsize=1024)
+def warn_once(message: str) -> None:
+    """Logs a warning; one that was logged is not logged again in the life of this process."""
+    logging.warning("%s", message)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -23,7 +23,12 @@ def reaches(scores: Any, best: Any) -> Any:
       scores: cosines, or scores of classifiers, as an array of NumPy or JAX.
       best: the score to reach, of a shape that broadcasts.
     """
-    return ~(scores < best - TOLERANCE * (1 + abs(best)))
+    return ~(scores < _lower(best))
+
+
+def _lower(scores: Any) -> Any:
+    """Returns the lowest scores that are equal to the given ones but for rounding."""
+    return scores - TOLERANCE * (1 + abs(scores))
 
 
 def rank_of_class(
@@ -50,13 +55,18 @@ def take_class(
     """
     own = np.take_along_axis(scores, label[:, None], axis=1)
     lowered = np.float64(scores)
-    np.put_along_axis(lowered, label[:, None], own - TOLERANCE * (1 + abs(own)), axis=1)
+    np.put_along_axis(lowered, label[:, None], _lower(own), axis=1)
     return lowered.argmax(axis=1)
+
+
+def group_equal(rows: Float[np.ndarray, "c d"]) -> Int[np.ndarray, "c"]:
+    """Returns a number for each row that only equal rows share, from 0 on."""
+    return np.unique(rows.round(6), axis=0, return_inverse=True)[1]
 
 
 def number_equal(rows: Float[np.ndarray, "c d"]) -> Int[np.ndarray, "c"]:
     """Returns how many rows before each one are equal to it."""
-    _, group = np.unique(rows.round(6), axis=0, return_inverse=True)
+    group = group_equal(rows)
     order = np.argsort(group, kind="stable")
     _, first = np.unique(group[order], return_index=True)
     numbers = np.empty(len(rows), np.int64)

@@ -1,7 +1,5 @@
 """What a config may say about a tower or a tokenizer that is the one of `config.init`."""
 
-from typing import Any
-
 FROM_INIT = "from_init"
 """Its name in a config; that of the model in `config.init` replaces it before a run starts."""
 
@@ -44,8 +42,3 @@ class TokenizerFromInit:
     """
 
     def __init__(self, length: int | None = None): ...
-
-
-def list_given(node: Any) -> dict[str, Any]:
-    """Returns the fields of such a node that are set."""
-    return {name: value for name, value in node.items() if name != "name" and value is not None}

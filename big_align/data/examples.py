@@ -15,7 +15,7 @@ NO_LABEL = -1
 DIGITS = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # `int` also takes "1_0" and other scripts
 QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 ARRAY = re.compile(rf"\[\s*{QUOTED}(?:\s+{QUOTED})+\s*\]", re.DOTALL)  # as NumPy prints texts
-NOTHING = "".join(filter(is_space, map(chr, range(0x3001)))) + "\ufeff"
+BLANK = "".join(filter(is_space, map(chr, range(0x3001)))) + "\ufeff"
 """White space of any kind, and the byte-order mark."""
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff")
 UNREAD_EXTENSIONS = (
@@ -150,7 +150,7 @@ def strip(text: str) -> str:
 
     Marks stay in what was joined from files that had them, and in cells of tables.
     """
-    return text.strip() if text.isascii() else text.strip(NOTHING)
+    return text.strip() if text.isascii() else text.strip(BLANK)
 
 
 def read_field(data: bytes, member: str, fields: tuple[str, ...]) -> Any:

@@ -4,17 +4,14 @@ Links can give a file or a folder several names; it is listed once.
 """
 
 import collections
-import functools
 import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from absl import logging
-
 from big_align.data.files import exists, files_of
-from big_align.errors import UserError
+from big_align.errors import UserError, warn_once
 
 Paths = str | Sequence[str]
 """One path with patterns, or a list of paths."""
@@ -130,7 +127,7 @@ def walk(tops: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
         links += [os.path.join(folder, e.name) for e in folders if e.is_symlink()]
     if repeated:
         told = f"left out {len(repeated)} links to folders that are listed already, such as"
-        _say(f"{told} {repeated[0]}, which is {os.path.realpath(repeated[0])}")
+        warn_once(f"{told} {repeated[0]}, which is {os.path.realpath(repeated[0])}")
 
 
 def group_names(names: Sequence[str]) -> dict[str, list[str]]:
@@ -157,7 +154,7 @@ def group_names(names: Sequence[str]) -> dict[str, list[str]]:
     found = {name: [n for n in chosen[name] if n != name] for name in names if name in chosen}
     if several := [(name, others[0]) for name, others in found.items() if others]:
         told = "such as {}, which is also {}".format(*several[0])
-        _say(f"{len(several)} files or folders have several names and are read once, {told}")
+        warn_once(f"{len(several)} files or folders have several names and are read once, {told}")
     return found
 
 
@@ -205,12 +202,6 @@ def _expand_braces(pattern: str) -> list[str]:
     return [name for choice in choices for name in _expand_braces(head + choice + tail)]
 
 
-@functools.lru_cache(maxsize=1024)
-def _say(told: str) -> None:
-    """Warns; what was said is not said again, since a source may be opened several times."""
-    logging.warning("%s", told)
-
-
 def _scan(folder: str) -> list[os.DirEntry]:
     """Lists what is in a folder, by name."""
     try:
@@ -219,7 +210,7 @@ def _scan(folder: str) -> list[os.DirEntry]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        _say(f"what is in {folder} is left out: {error}")
+        warn_once(f"what is in {folder} is left out: {error}")
         return []
     return sorted(found, key=lambda entry: entry.name)
 

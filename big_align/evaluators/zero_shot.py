@@ -1,10 +1,8 @@
 """Zero-shot classification with class names in averaged templates (CLIP §3.1.4; ALIGN §5.2)."""
 
-import functools
 from collections.abc import Sequence
 
 import numpy as np
-from absl import logging
 from jaxtyping import Bool, Float, Int
 
 from big_align.data.derived.relabeled_source import choose_classes, join_labels
@@ -15,13 +13,13 @@ from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.errors import UserError
+from big_align.errors import UserError, warn_once
 from big_align.evaluators.embedder import Embedder
 from big_align.exhibits.confusion import show_confusion
 from big_align.exhibits.cosines import show_class_cosines
 from big_align.exhibits.exhibit import Measured
 from big_align.nodes import Node
-from big_align.ties import rank_of_class
+from big_align.ties import group_equal, rank_of_class
 
 CHUNK = 4096  # texts tokenized at a time
 
@@ -72,28 +70,22 @@ def warn_of_alike(
       tokenizer: what made their ids.
       where: what they are used for, for the message.
     """
-    _, group, size = np.unique(ztxt.round(6), axis=0, return_inverse=True, return_counts=True)
-    equal = np.flatnonzero(size[group] > 1)
+    group = group_equal(ztxt)
+    equal = np.flatnonzero(np.bincount(group)[group] > 1)
     if equal.size:
         first, second = np.flatnonzero(group == group[equal[0]])[:2]
-        _tell(
+        warn_once(
             f"{where}: {equal.size} of {len(texts)} texts have the same embedding as another one, "
             f"{texts[first][0]!r} and {texts[second][0]!r} among them, so nothing tells them "
             "apart; they may be equal, or the tokenizer's vocabulary may lack their words"
         )
     strange = np.flatnonzero(share_unknown(tokenizer, texts) > 0.5)
     if strange.size:
-        _tell(
+        warn_once(
             f"{where}: of {strange.size} of {len(texts)} texts, the tokenizer knows less than "
             f"half, {texts[strange[0]][0]!r} among them; use words of its vocabulary, and the "
             "templates that the model was trained or evaluated with"
         )
-
-
-@functools.lru_cache(maxsize=1024)
-def _tell(message: str) -> None:
-    """Logs a warning, once in the life of this process."""
-    logging.warning("%s", message)
 
 
 def share_unknown(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> Float[np.ndarray, " c"]:

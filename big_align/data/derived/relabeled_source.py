@@ -8,7 +8,7 @@ from absl import logging
 from big_align.data import examples
 from big_align.data.derived.split_source import ChosenExamples
 from big_align.data.labels.classes import OWN_NAMES, ClassList, read_classes
-from big_align.data.labels.label_names import match_names, tell_missing
+from big_align.data.labels.label_names import match_names
 from big_align.errors import UserError
 from big_align.words import write_name
 
@@ -92,7 +92,11 @@ def join_labels(
     if source.class_names is None:
         return source
     order = match_names(source.class_names, classes, where, where_list)
-    tell_missing(order.tolist(), classes, where)
+    if missing := sorted(set(range(len(classes))) - set(order.tolist())):
+        logging.warning(
+            "%s has no class %r; %d of the %d classes of the list are not there, and the others "
+            "are matched by name", where, classes.names[missing[0]], len(missing), len(classes)
+        )  # fmt: skip
     if np.array_equal(order, np.arange(len(order))):
         return source
     return RelabeledSource(source, order.tolist(), where, class_names=classes.names)
@@ -116,14 +120,12 @@ def join_sources(
     Raises:
       UserError: the source names a class that the other one does not have.
     """
-    if reference.class_names is not None:
-        classes = ClassList.from_names(reference.class_names)
-        if source.class_names is not None:
-            return join_labels(source, classes, where, where_reference)
-    if source.class_names is not None or reference.class_names is not None:
-        named, other = where, where_reference
-        if source.class_names is None:
-            named, other = other, named
+    names, others = source.class_names, reference.class_names
+    if names is not None and others is not None:
+        return join_labels(source, ClassList.from_names(others), where, where_reference)
+    if names is not others:
+        first, second = where, where_reference
+        named, other = (second, first) if names is None else (first, second)
         logging.warning("%s names its classes and %s only numbers them: it is taken to number "
                         "them in the same order", named, other)  # fmt: skip
     return source

@@ -5,7 +5,7 @@ Labels are joined by number only if one side has no names.
 """
 
 import collections
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,16 +77,6 @@ def _find_places(
         for name in {form(one) for one in each if one}:
             places[name].append(place)
     return places
-
-
-def tell_missing(places: Iterable[int], classes: ClassList, where: str) -> None:
-    """Warns of the classes of a list that a source does not name."""
-    missing = sorted(set(range(len(classes))) - set(places))
-    if missing:
-        logging.warning(
-            "%s has no class %r; %d of the %d classes of the list are not there, and the others "
-            "are matched by name", where, classes.names[missing[0]], len(missing), len(classes)
-        )  # fmt: skip
 
 
 class UnitedNames(NamedTuple):

@@ -141,33 +141,20 @@ class SavedDatasetLoader(DatasetLoader):
     """The batches of this process, from a data set whose iterator is saved with the state.
 
     Args:
-      make: makes the `tf.data.Dataset`; it is always called with step 0.
-      expected: as in `DatasetLoader`.
-      rows: rows of a batch of this process.
-      batch_size: rows of the global batch.
-      where: the place in the config that names the data set, for messages.
-      limits: what the model can take of each field.
+      given: as in `DatasetLoader`; `make` is always called with step 0.
 
     Raises:
       UserError: as in `DatasetLoader`, or TensorFlow cannot save the iterator.
     """
 
-    def __init__(
-        self,
-        make: Callable[[int], Any],
-        expected: Row,
-        rows: int,
-        batch_size: int,
-        where: str,
-        limits: Limits,
-    ):
+    def __init__(self, *given: Any):
         self._position: str | None = None
         self._running: _Batches | None = None
         self._first = 0
-        super().__init__(make, expected, rows, batch_size, where, limits)
+        super().__init__(*given)
         self.saved = {SAVED: self}
         with tempfile.TemporaryDirectory() as folder:  # before hours of training rely on it
-            _Batches(self._open(0), rows, limits, where).write(folder)
+            _Batches(self._open(0), self._rows, self._limits, self._where).write(folder)
 
     def iterate(self, start_step: int) -> Iterator[HostBatch]:
         """Yields the batches from a step on, continuing from the position given to `read`."""

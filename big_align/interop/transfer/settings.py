@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from big_align.components.from_init import FROM_INIT, list_given
+from big_align.components.from_init import FROM_INIT
 from big_align.components.signatures import advise, list_settable, lookup, make_named
 from big_align.components.tables import TOKENIZERS, TOWERS
 from big_align.errors import ConfigError, UserError, suggest
@@ -193,7 +193,9 @@ def inherit_tower(there: Node, part: str, given: Node) -> dict[str, Any]:
         raise ConfigError(f"{where}.name = {FROM_INIT!r}, but config.init has no {part} tower")
     node = {name: value for name, value in there[part].items() if name not in EXECUTION}
     known = list_settable(lookup(node["name"], TOWERS[part], where))
-    for field, value in list_given(given).items():
+    for field, value in given.items():
+        if field == "name" or value is None:
+            continue
         if field not in known:
             near = suggest(field, known)
             raise ConfigError(f"{where}.{field}: {node['name']!r} has no such field{near}")
