@@ -1,6 +1,7 @@
 """Eight virtual CPU devices, shape-checked signatures, and where the real data lies."""
 
 import gc
+import logging as python_logging
 import os
 import pathlib
 import signal
@@ -82,9 +83,10 @@ def without_type_checks(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def own_verbosity():
-    """A command says how much its process logs; one that a fixture ran must not last either."""
+    """A command says how much its process logs, and where: that must not last longer than it."""
     yield
     logging.set_verbosity(VERBOSITY)
+    python_logging.getLogger().removeHandler(logging.get_absl_handler())
 
 
 def _find(variable: str, default: str) -> pathlib.Path:

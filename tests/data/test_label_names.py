@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from absl import logging
 
 from big_align.data.derived.relabeled_source import join_labels, join_sources
 from big_align.data.labels.classes import ClassList
@@ -101,7 +100,6 @@ def write_parquet(path, names, label):
 
 
 def test_parquet_files_number_their_classes_each_for_itself(tmp_path, caplog):
-    logging.use_absl_handler()
     write_parquet(tmp_path / "a.parquet", ["cat", "dog"], [0, 1, 1])
     write_parquet(tmp_path / "b.parquet", ["dog", "cat"], [0, 1, 1])
     write_parquet(tmp_path / "c.parquet", ["emu", "cat"], [0, 1, 1])
