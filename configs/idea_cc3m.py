@@ -75,9 +75,9 @@ def get_recipe(given: dict[str, str], pairs: int) -> ConfigDict:
     epoch = pairs / BATCH
     config.batch_size = BATCH
     config.total_steps = round(30 * epoch)  # §4.1: 30 epochs
-    # §4.1: RandAugment without colors, as in ALBEF (Li et al. 2021), as are crops and strength.
+    # §4.1: RandAugment without colors, as in ALBEF (Li et al. 2021), whose code has these crops.
     config.data.transform = (
-        "random_resized_crop(256, 0.2)|flip_horizontal|rand_augment(2, 7, colors=False)"
+        "random_resized_crop(256, 0.2)|flip_horizontal|rand_augment(2, 7, recipe='albef')"
     )
     config.data.captions_used = 1  # §4.1: one text per image, drawn at random; here the first
     config.tokenizer = dict(name="wordpiece", vocabulary="data/bert-base-uncased/vocab.txt")

@@ -2,11 +2,10 @@
 
 import os
 import pathlib
-from typing import Any
 
 from ml_collections import ConfigDict
 
-from big_align.configuration.fields import ADDED, OWN, restore_types
+from big_align.configuration.fields import OWN, restore_types
 from big_align.configuration.places import GROUPS, list_nodes
 from big_align.errors import UserError, suggest
 from big_align.interop.formats.native_format import read_config as read_json_config
@@ -18,16 +17,6 @@ FIELDS = {*(path.partition(".")[0] for path in OWN), *GROUPS} | {
     *("data", "tokenizer", "objective", "evaluators", "init", "first")
 }
 """The fields of a whole config."""
-
-RENAMED = {
-    "joined": "precomputed",
-    "max_broken_share": "max_broken_fraction",
-    "negative_share": "negative_fraction",
-    "validation_share": "validation_fraction",
-}
-"""Fields that have another name in workdirs of earlier versions."""
-TRAINED = "train_image_tower"
-"""An argument of earlier versions' `cross_entropy`: whether the image tower is not locked."""
 
 
 def list_packaged() -> list[str]:
@@ -73,18 +62,7 @@ def read_config(path: str | os.PathLike) -> ConfigDict:
       UserError: it is not JSON, or not the config of a run; or a component is unknown.
     """
     path = pathlib.Path(path)
-    written = _rename(read_json_config(path, tuple(sorted(FIELDS - ADDED.keys()))))
-    for run in (written, written.get("first") or {}):
-        if run.get("objective", {}).pop(TRAINED, True) is False:
-            run["model"]["locked"] = ("image",)
-    config = ConfigDict(ADDED | written)
+    config = ConfigDict(read_json_config(path, tuple(sorted(FIELDS))))
     for place in list(list_nodes(config)):
         restore_types(config, place)
     return config
-
-
-def _rename(node: Any) -> Any:
-    """Renames the fields of a config, at any depth, to their current names."""
-    if not isinstance(node, dict):
-        return node
-    return {RENAMED.get(name, name): _rename(value) for name, value in node.items()}

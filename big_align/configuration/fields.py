@@ -1,7 +1,7 @@
 """The fields of a config: the run's own in a table, those of components by their signatures."""
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ml_collections import ConfigDict, config_dict
 
@@ -57,19 +57,6 @@ OWN = {
 
 `*` is any name.
 """
-
-ADDED: dict[str, Any] = {
-    "compilation_cache": None,
-    "compiler_options": {},
-    "gradient_dtype": "float32",
-    "init": {},
-    "on_divergence": "report",
-    "log": {"wandb": None},
-    "cached_features": {},
-    "first": {},
-    "mixing": {"mixup_alpha": 0.0, "cutmix_alpha": 0.0},
-}
-"""Fields that workdirs of earlier versions may lack, and what they stood at."""
 
 
 def describe_fields(config: ConfigDict, path: str) -> dict[str, Setting]:

@@ -14,7 +14,6 @@ from setuptools import find_packages
 
 import big_align
 from big_align.configuration.config_files import find_config, list_packaged, read_config
-from big_align.configuration.fields import ADDED
 from big_align.errors import UserError
 from big_align.runs.command_line import load_config
 from tests.run_main import ROOT, environment
@@ -68,33 +67,6 @@ def test_a_config_read_back_takes_overrides_as_its_file_does(tmp_path):
     assert changed.average_decay == 0.5 and changed.optimizer.clip_norm == 2.0
     with pytest.raises(ValueError, match="did you mean 'batch_size'"):
         load_config(path, "--config.batch_sise=8")
-
-
-def test_a_config_of_an_earlier_version_is_completed_and_its_names_are_those_of_now(tmp_path):
-    config = load_config(TINY)
-    fields = json.loads(config.to_json_best_effort())
-    for name in ADDED:
-        del fields[name]
-    fields["data"]["max_broken_share"] = fields["data"].pop("max_broken_fraction")
-    del fields["checkpoint"]["folder"]
-    (tmp_path / "config.json").write_text(json.dumps(fields))
-    read = load_config(str(tmp_path / "config.json"))
-    known = list_types(config)
-    assert list_types(read).items() <= known.items()
-    assert known.keys() - list_types(read).keys() == {
-        f"config.init.{name}"
-        for name in ("all", "image", "text", "classifier", "temperature", "centers")
-    }
-
-
-@pytest.mark.parametrize("argument", ["", ":head"])
-def test_a_tower_that_an_earlier_version_did_not_train_is_locked(argument, tmp_path):
-    config = load_config(f"finetune_cifar10{argument}")
-    fields = json.loads(config.to_json_best_effort())
-    fields["objective"]["train_image_tower"] = not argument
-    fields["model"]["locked"] = []
-    (tmp_path / "config.json").write_text(json.dumps(fields))
-    assert list_types(read_config(tmp_path / "config.json")) == list_types(config)
 
 
 def test_a_component_that_cannot_be_imported_leaves_the_rest_of_a_config(tmp_path):

@@ -292,8 +292,11 @@ def test_parts_are_pure_functions_of_the_generator():
         ("color_jitter(0.4)", "missing a required argument: 'contrast'.*usage: color_jitter"),
         ("resize(8)|rand_augment(2, 11)", "magnitude=11 is not a number from 0 to 10"),
         ("rand_augment(0, 9)", "num_ops=0 is not a whole number of at least 1; usage: rand_aug"),
-        ("rand_augment(2, 9, mstd=1)", "unexpected keyword argument 'mstd'.*magnitude_std"),
-        ("rand_augment(2, 9, colors=1)", "colors=1 is neither True nor False; usage: rand_aug"),
+        ("rand_augment(2, 9, mstd=1)", "unexpected keyword argument 'mstd'.*magnitude: float"),
+        (
+            "rand_augment(2, 9, recipe='deit')",
+            "recipe 'deit' is none of timm, albef; usage: rand",
+        ),
         ("colour_jitter(1)", "unknown operation 'colour_jitter'.*color_jitter.*random_erasing"),
         ("resize(72)|", "does not read as"),
         ("resize(72), flip_horizontal", "unknown operation"),

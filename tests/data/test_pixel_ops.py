@@ -1,3 +1,4 @@
+import dataclasses
 import pickle
 import random
 
@@ -13,7 +14,8 @@ from big_align.data.randomness import PositionRandom
 NOISE = np.random.default_rng(0).integers(0, 256, (40, 56, 3), np.uint8)
 SMOOTH = np.asarray(Image.fromarray(NOISE[:5, :7]).resize((56, 40), Image.Resampling.BICUBIC))
 GRAY = np.repeat(NOISE[..., :1], 3, axis=-1)
-OPERATIONS = {operation.__name__[1:]: operation for operation in rand_augment.OPERATIONS}
+TIMM, ALBEF = rand_augment.RECIPES["timm"], rand_augment.RECIPES["albef"]
+OPERATIONS = {operation.__name__[1:]: operation for operation in TIMM.operations}
 WITHOUT_MAGNITUDE = {"autocontrast", "equalize", "invert"}
 
 
@@ -24,6 +26,11 @@ def apply(text: str, pixels: np.ndarray = NOISE, seed: int = 0) -> np.ndarray:
 def run(operation, pixels, *arguments) -> np.ndarray:
     picture = Image.fromarray(np.asarray(pixels, np.uint8))
     return np.asarray(operation(picture, *arguments))
+
+
+def strengthen(name, pixels, fraction, sign, recipe=TIMM) -> np.ndarray:
+    operations = {operation.__name__[1:]: operation for operation in recipe.operations}
+    return run(operations[name], pixels, rand_augment.Strength(fraction, sign, recipe))
 
 
 def row(*values) -> np.ndarray:
@@ -46,11 +53,11 @@ def test_magnitude_0_is_the_identity(name, sign):
     """But for posterize, whose range starts at 4 bits."""
     if name in WITHOUT_MAGNITUDE:
         for fraction in (0.3, 1.0):
-            changed = run(OPERATIONS[name], SMOOTH, fraction, sign)
-            np.testing.assert_array_equal(changed, run(OPERATIONS[name], SMOOTH, 0.0, 1))
+            changed = strengthen(name, SMOOTH, fraction, sign)
+            np.testing.assert_array_equal(changed, strengthen(name, SMOOTH, 0.0, 1))
         return
     wanted = NOISE & 0b11110000 if name == "posterize" else NOISE
-    np.testing.assert_array_equal(run(OPERATIONS[name], NOISE, 0.0, sign), wanted)
+    np.testing.assert_array_equal(strengthen(name, NOISE, 0.0, sign), wanted)
 
 
 def test_brightness_and_contrast_by_hand():
@@ -209,9 +216,9 @@ def test_solarize_posterize_and_invert_by_hand():
         ("solarize_add", (55, 118, 119, 182, 128, 255)),
         ("invert", (255, 192, 191, 128, 127, 0)),
     ):
-        np.testing.assert_array_equal(run(OPERATIONS[name], values, 0.5, 1), row(*wanted))
-    assert run(OPERATIONS["posterize"], values, 1.0, 1).max() == 0
-    np.testing.assert_array_equal(run(OPERATIONS["solarize"], NOISE, 1.0, 1), 255 - NOISE)
+        np.testing.assert_array_equal(strengthen(name, values, 0.5, 1), row(*wanted))
+    assert strengthen("posterize", values, 1.0, 1).max() == 0
+    np.testing.assert_array_equal(strengthen("solarize", NOISE, 1.0, 1), 255 - NOISE)
 
 
 @pytest.mark.parametrize("pixels", [NOISE, SMOOTH, NOISE // 3 + 40, GRAY[:3, :3] * 0 + 9])
@@ -221,17 +228,17 @@ def test_tables_of_histograms_are_those_of_pillow(pixels):
         ("autocontrast", ImageOps.autocontrast), ("equalize", ImageOps.equalize)
     ):  # fmt: skip
         wanted = np.asarray(reference(picture)).astype(int)
-        assert np.abs(run(OPERATIONS[name], pixels, 0.5, 1) - wanted).max() <= 1
+        assert np.abs(strengthen(name, pixels, 0.5, 1) - wanted).max() <= 1
 
 
 def test_moves_by_hand():
     """Magnitude 10 on 40 rows and 56 columns; what moves in has the mean color."""
-    right, up = (run(OPERATIONS[n], NOISE, 1.0, s) for n, s in
+    right, up = (strengthen(n, NOISE, 1.0, s) for n, s in
                  (("translate_x", 1), ("translate_y", -1)))  # fmt: skip
     np.testing.assert_array_equal(right[:, 25:], NOISE[:, :-25])  # 0.45 x 56 = 25.2
     np.testing.assert_array_equal(up[:-18], NOISE[18:])  # 0.45 x 40
-    assert rand_augment.FILL == (124, 116, 104)
-    assert (right[:, :25] == rand_augment.FILL).all() and (up[-18:] == rand_augment.FILL).all()
+    assert TIMM.fill == (124, 116, 104)
+    assert (right[:, :25] == TIMM.fill).all() and (up[-18:] == TIMM.fill).all()
 
 
 def test_shears_and_rotations_are_linear_maps():
@@ -245,13 +252,13 @@ def test_shears_and_rotations_are_linear_maps():
         ("rotate", 1, *_turn(x, y, angle)),
         ("rotate", -1, *_turn(x, y, -angle)),
     ):
-        got = run(OPERATIONS[name], place, 1.0, sign).astype(float)
+        got = strengthen(name, place, 1.0, sign).astype(float)
         inside = (source_x > 0) & (source_x < 63) & (source_y > 0) & (source_y < 63)
         wanted = np.stack([2 * source_x + 50, 2 * source_y + 50], -1)
         assert inside.mean() > 0.5
         assert np.abs(got[..., :2] - wanted)[inside].max() <= 1.01
         outside = (source_x < -1) | (source_x > 64) | (source_y < -1) | (source_y > 64)
-        assert (got[outside] == rand_augment.FILL).all() and outside.any()
+        assert (got[outside] == TIMM.fill).all() and outside.any()
 
 
 def _turn(x, y, angle):
@@ -263,47 +270,67 @@ def _turn(x, y, angle):
     )
 
 
-def test_operations_are_drawn_uniformly_and_their_magnitudes_normally(monkeypatch):
+def test_albef_moves_by_pixels_and_brightens_by_its_own_table():
+    """Magnitude 7 of a picture of 256 pixels: 7 pixels, and a factor of 0.1 + 1.8 x 0.7 = 1.36."""
+    wide = np.random.default_rng(1).integers(0, 256, (256, 256, 3), np.uint8)
+    for sign, kept, moved_in in ((1, np.s_[7:], np.s_[:7]), (-1, np.s_[:-7], np.s_[-7:])):
+        came = np.s_[:-7] if sign == 1 else np.s_[7:]
+        right, down = (strengthen(f"translate_{axis}", wide, 0.7, sign, ALBEF) for axis in "xy")
+        np.testing.assert_array_equal(right[:, kept], wide[:, came])
+        np.testing.assert_array_equal(down[kept], wide[came])
+        assert (right[:, moved_in] == 128).all() and (down[moved_in] == 128).all()
+        bright = strengthen("brightness", row(0, 50, 100, 200), 0.7, sign, ALBEF)
+        np.testing.assert_array_equal(bright, row(0, 68, 136, 255))
+    sharp = strengthen("sharpness", SMOOTH, 0.7, 1, ALBEF)
+    wanted = ImageEnhance.Sharpness(Image.fromarray(SMOOTH)).enhance(1.36)
+    np.testing.assert_array_equal(sharp, np.asarray(wanted))
+    np.testing.assert_array_equal(strengthen("identity", wide, 0.7, 1, ALBEF), wide)
+    far = strengthen("translate_x", wide, 0.7, 1)
+    np.testing.assert_array_equal(far[:, 81:], wide[:, :-81])  # timm's: 0.45 x 0.7 x 256 = 80.6
+
+
+def record(monkeypatch, name, times, num_ops, magnitude) -> tuple[np.ndarray, ...]:
+    """What is drawn: numbers of operations, fractions and signs."""
     drawn = []
-    count = len(OPERATIONS)
+    recipe = rand_augment.RECIPES[name]
     recorders = [
-        lambda picture, fraction, sign, number=number: (
-            drawn.append((number, fraction, sign)) or picture
-        )
-        for number in range(count)
+        lambda picture, by, number=number: drawn.append((number, by.fraction, by.sign)) or picture
+        for number in range(len(recipe.operations))
     ]
-    monkeypatch.setattr(rand_augment, "OPERATIONS", tuple(recorders))
-    rng, times = random.Random(1), 6000
+    recorded = dataclasses.replace(recipe, operations=tuple(recorders))
+    monkeypatch.setitem(rand_augment.RECIPES, name, recorded)
+    rng = random.Random(1)
     for _ in range(times):
-        rand_augment.rand_augment(Image.fromarray(NOISE), rng, 2, 6.0)
-    numbers, fractions, signs = map(np.array, zip(*drawn, strict=True))
-    assert abs(len(drawn) - times) < 5 * np.sqrt(times / 2)  # half of two each
+        rand_augment.rand_augment(Image.fromarray(NOISE), rng, num_ops, magnitude, name)
+    monkeypatch.setitem(rand_augment.RECIPES, name, recipe)
+    return tuple(map(np.array, zip(*drawn, strict=True)))
+
+
+@pytest.mark.parametrize(("name", "count", "std"), [("timm", 15, 0.5), ("albef", 10, 0.0)])
+def test_operations_are_drawn_uniformly_and_their_magnitudes_normally(
+    monkeypatch, name, count, std
+):
+    times = 6000
+    numbers, fractions, signs = record(monkeypatch, name, times, 2, 6.0)
+    assert abs(len(numbers) - times) < 5 * np.sqrt(times / 2)  # half of two each
     counts = np.bincount(numbers, minlength=count)
+    assert len(counts) == count
     assert np.abs(counts - times / count).max() < 5 * np.sqrt(times / count)
     assert abs(signs.mean()) < 5 / np.sqrt(times)
-    assert abs(10 * fractions.mean() - 6) < 0.05 and abs(10 * fractions.std() - 0.5) < 0.03
+    if std == 0:
+        assert (fractions == 0.6).all()
+        return
+    assert abs(10 * fractions.mean() - 6) < 0.05 and abs(10 * fractions.std() - std) < 0.03
     assert abs((fractions < 0.6).mean() - 0.5) < 0.04
     assert abs((fractions < 0.65).mean() - 0.841) < 0.03
-    drawn.clear()
-    for magnitude, std in ((10, 0.5), (0, 0.5), (4, 0)):
-        rand_augment.rand_augment(Image.fromarray(NOISE), rng, 200, float(magnitude), float(std))
-    fractions = np.array([fraction for _, fraction, _ in drawn])
-    assert fractions.min() == 0 and fractions.max() == 1 and (fractions == 0.4).sum() > 50
+    ends = [record(monkeypatch, name, 1, 200, end)[1] for end in (0.0, 10.0)]
+    assert ends[0].min() == 0 and ends[1].max() == 1
 
 
-def test_without_colors_what_changes_them_is_not_drawn(monkeypatch):
-    kept = {operation.__name__[1:] for operation in rand_augment.COLOR_KEEPING}
+def test_albef_draws_nothing_that_changes_colors():
+    names = {operation.__name__[1:] for operation in ALBEF.operations}
     left_out = {"invert", "posterize", "solarize", "solarize_add", "color", "contrast"}
-    assert kept == OPERATIONS.keys() - left_out
-    drawn = []
-    recorders = [
-        lambda picture, fraction, sign, name=name: drawn.append(name) or picture
-        for name in sorted(kept)
-    ]
-    monkeypatch.setattr(rand_augment, "COLOR_KEEPING", tuple(recorders))
-    text = "rand_augment(400, 9, colors=False)"
-    np.testing.assert_array_equal(apply(text), NOISE)
-    assert set(drawn) == kept and abs(len(drawn) - 200) < 60
+    assert names == (OPERATIONS.keys() - left_out) | {"identity"}
 
 
 CHAIN = (
@@ -327,10 +354,3 @@ def test_a_pickled_chain_makes_the_same():
         image = encode_image(np.roll(SMOOTH, 3 * number, 0), "JPEG")
         made = [each(image, PositionRandom(3, number)) for each in (chain, again)]
         np.testing.assert_array_equal(*made)
-
-
-def test_arguments_of_earlier_workdirs_keep_their_meaning():
-    for seed in range(5):
-        earlier = apply("rand_augment(2, 9, colours=False)", NOISE, seed)
-        now = apply("rand_augment(2, 9, colors=False)", NOISE, seed)
-        np.testing.assert_array_equal(earlier, now)

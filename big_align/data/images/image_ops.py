@@ -28,6 +28,7 @@ METHODS = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
+CHOICES = {"method": METHODS, "recipe": rand_augment.RECIPES}  # of arguments that are names
 LARGEST = {"probability": 1, "hue": 0.5, "magnitude": rand_augment.MAGNITUDE_MAX}  # of arguments
 
 
@@ -297,10 +298,6 @@ def _split_chain(text: str) -> list[ast.expr]:
     return [node, *chain]
 
 
-RENAMED = {"colours": "colors"}
-"""Arguments that configs in older workdirs call by another name."""
-
-
 def _bind(node: ast.expr, text: str) -> tuple[Callable[..., View], dict[str, Any]]:
     """Finds an operation and checks its arguments against its signature."""
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
@@ -313,10 +310,7 @@ def _bind(node: ast.expr, text: str) -> tuple[Callable[..., View], dict[str, Any
     own = list(signature.parameters.values())[2:]
     try:
         arguments = [ast.literal_eval(argument) for argument in call.args]
-        named = {
-            RENAMED.get(str(keyword.arg), str(keyword.arg)): ast.literal_eval(keyword.value)
-            for keyword in call.keywords
-        }
+        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         bound = signature.replace(parameters=own).bind(*arguments, **named).arguments
         for parameter in own:
             if parameter.name in bound:
@@ -332,9 +326,11 @@ def _bind(node: ast.expr, text: str) -> tuple[Callable[..., View], dict[str, Any
 def _check(parameter: inspect.Parameter, value: Any) -> Any:
     """Returns the value in the type of its parameter; raises ValueError if it does not fit."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if parameter.name == "method":
-        if value not in METHODS:
-            raise ValueError(f"method {value!r} is none of {', '.join(METHODS)}")
+    if parameter.annotation is str:
+        if value not in CHOICES[parameter.name]:
+            raise ValueError(
+                f"{parameter.name} {value!r} is none of {', '.join(CHOICES[parameter.name])}"
+            )
     elif parameter.annotation is bool:
         if not isinstance(value, bool):
             raise ValueError(f"{parameter.name}={value!r} is neither True nor False")

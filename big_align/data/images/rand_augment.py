@@ -1,31 +1,39 @@
-"""RandAugment (Cubuk et al. 2020) as recipes of Vision Transformers use it.
+"""RandAugment (Cubuk et al. 2020) as the recipes that papers name use it.
 
-The definition is timm's `rand-m9-mstd0.5-inc1`, which Swin's recipe names (Liu et al. 2021, from
-DeiT): `rand_augment(2, 9)`. It differs from the paper in four ways. A chosen operation is left out
-with probability 1/2, so `identity` is not in the list; `invert` and `solarize_add` are, from the
-same authors' code; the magnitude is drawn around its mean; and every range grows from the mildest
-to the strongest, which is not true of all ranges in the paper's released tables.
+Operations are drawn uniformly, with replacement, and each is left out with probability 1/2. At
+magnitude m of 10, with a fraction s = m / 10 and a drawn sign, their ranges are:
 
-At magnitude m of 10, with a fraction s = m / 10 and a drawn sign:
+                              timm                                  albef
+    rotate                    by +-30 s degrees about the middle    the same
+    shear_x, shear_y          by +-0.3 s pixels per pixel           the same
+    translate_x, translate_y  by +-0.45 s of the width or height    by +-10 s pixels
+    brightness, sharpness     factor 1 +- 0.9 s                     factor 0.1 + 1.8 s
+    autocontrast, equalize    have no magnitude                     the same
+    identity                  is not drawn                          changes nothing
+    color, contrast           factor 1 +- 0.9 s                     are not drawn
+    posterize                 keeps 4 - floor(4 s) bits: 4 at       is not drawn
+                              magnitude 0, none (black) at 10
+    solarize                  inverts values of at least            is not drawn
+                              256 - floor(256 s)
+    solarize_add              adds floor(110 s) to values           is not drawn
+                              below 128
+    invert                    has no magnitude                      is not drawn
+    moves in from outside     ImageNet's mean color                 gray, 128
+    magnitude                 normal around m, deviation 0.5        m
 
-    rotate                    by +-30 s degrees about the middle
-    shear_x, shear_y          by +-0.3 s pixels per pixel
-    translate_x, translate_y  by +-0.45 s of the width or height
-    color, contrast, brightness, sharpness
-                              factor 1 +- 0.9 s
-    posterize                 keeps 4 - floor(4 s) bits: 4 at magnitude 0, none (black) at 10
-    solarize                  inverts values of at least 256 - floor(256 s)
-    solarize_add              adds floor(110 s) to values below 128
-    autocontrast, equalize, invert
-                              have no magnitude
+`timm` is timm's `rand-m9-mstd0.5-inc1`, which Swin's recipe names (Liu et al. 2021, from DeiT):
+`rand_augment(2, 9)`. `albef` is what the code of ALBEF has (Li et al. 2021), without changes of
+color for captions that name them; IDEA follows it: `rand_augment(2, 7, recipe="albef")`. There a
+magnitude below 5 darkens and blurs, and one above brightens and sharpens.
 
-The area that moves in from outside is filled with ImageNet's mean color. Rotating and shearing
-interpolate linearly (timm chooses at random between this and bicubic, which takes twice as long),
-and translations are by whole pixels.
+Rotating and shearing interpolate linearly (timm chooses at random between this and bicubic, which
+takes twice as long), and translations are by whole pixels.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageEnhance
@@ -42,7 +50,6 @@ from big_align.data.images.pixel_ops import (
 
 MAGNITUDE_MAX = 10
 PROBABILITY = 0.5
-FILL = tuple(round(255 * mean) for mean in IMAGENET_MEAN)
 
 
 def rand_augment(
@@ -50,8 +57,7 @@ def rand_augment(
     rng: Rng,
     num_ops: int,
     magnitude: float,
-    magnitude_std: float = 0.5,
-    colors: bool = True,
+    recipe: str = "timm",
 ) -> Image.Image:
     """Applies operations drawn uniformly, with replacement, each with probability 1/2.
 
@@ -59,19 +65,52 @@ def rand_augment(
       picture: an RGB picture; its size is kept.
       rng: the random numbers.
       num_ops: how many operations are drawn.
-      magnitude: the mean of how strong they are, from 0 to 10.
-      magnitude_std: the standard deviation; draws are clipped to 0 to 10.
-      colors: False draws only from `COLOR_KEEPING`.
+      magnitude: the mean of how strong they are, from 0 to 10; draws are clipped to that.
+      recipe: which operations are drawn, and their ranges: a name in `RECIPES`.
     """
-    operations = OPERATIONS if colors else COLOR_KEEPING
+    chosen = RECIPES[recipe]
     for _ in range(num_ops):
-        operation = operations[int(rng.random() * len(operations))]
+        operation = chosen.operations[int(rng.random() * len(chosen.operations))]
         if rng.random() >= PROBABILITY:
             continue
-        drawn = min(max(magnitude + magnitude_std * _draw_normal(rng), 0.0), MAGNITUDE_MAX)
+        drawn = min(max(magnitude + chosen.magnitude_std * _draw_normal(rng), 0.0), MAGNITUDE_MAX)
         sign = 1 if rng.random() < 0.5 else -1
-        picture = operation(picture, drawn / MAGNITUDE_MAX, sign)
+        picture = operation(picture, Strength(drawn / MAGNITUDE_MAX, sign, chosen))
     return picture
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What may be drawn, and how strong it is.
+
+    Attributes:
+      operations: those that are drawn.
+      magnitude_std: the standard deviation of the magnitude.
+      fill: the color of what moves in from outside.
+      shift: the pixels of a translation, from the side in pixels and the fraction.
+      factor: that of brightness and the like, from the fraction and the sign.
+    """
+
+    operations: tuple["Operation", ...]
+    magnitude_std: float
+    fill: tuple[int, ...]
+    shift: Callable[[int, float], float]
+    factor: Callable[[float, int], float]
+
+
+class Strength(NamedTuple):
+    """How strong an operation is: a fraction of its range, a sign, and whose range it is."""
+
+    fraction: float
+    sign: int
+    recipe: Recipe
+
+    @property
+    def factor(self) -> float:
+        return self.recipe.factor(self.fraction, self.sign)
+
+
+Operation = Callable[[Image.Image, Strength], Image.Image]
 
 
 def _draw_normal(rng: Rng) -> float:
@@ -80,7 +119,7 @@ def _draw_normal(rng: Rng) -> float:
     return radius * math.cos(2 * math.pi * rng.random())
 
 
-def _autocontrast(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+def _autocontrast(picture: Image.Image, by: Strength) -> Image.Image:
     """Stretches each channel to 0 to 255."""
     tables = []
     for low, high in picture.getextrema():
@@ -88,7 +127,7 @@ def _autocontrast(picture: Image.Image, fraction: float, sign: int) -> Image.Ima
     return look_up(picture, np.stack(tables))
 
 
-def _equalize(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+def _equalize(picture: Image.Image, by: Strength) -> Image.Image:
     """Makes the histogram of each channel as flat as it can be, as Pillow does."""
     tables = []
     for counts in np.array(picture.histogram()).reshape(3, 256):
@@ -99,81 +138,80 @@ def _equalize(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
     return look_up(picture, np.stack(tables))
 
 
-def _invert(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
+def _invert(picture: Image.Image, by: Strength) -> Image.Image:
     return look_up(picture, 255 - VALUES)
 
 
-def _posterize(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
-    dropped = 8 - (4 - int(4 * fraction))
+def _posterize(picture: Image.Image, by: Strength) -> Image.Image:
+    dropped = 8 - (4 - int(4 * by.fraction))
     return look_up(picture, VALUES >> dropped << dropped)
 
 
-def _solarize(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
-    return look_up(picture, np.where(VALUES < 256 - int(256 * fraction), VALUES, 255 - VALUES))
+def _solarize(picture: Image.Image, by: Strength) -> Image.Image:
+    return look_up(picture, np.where(VALUES < 256 - int(256 * by.fraction), VALUES, 255 - VALUES))
 
 
-def _solarize_add(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
-    return look_up(picture, np.where(VALUES < 128, VALUES + int(110 * fraction), VALUES))
+def _solarize_add(picture: Image.Image, by: Strength) -> Image.Image:
+    return look_up(picture, np.where(VALUES < 128, VALUES + int(110 * by.fraction), VALUES))
 
 
-def _color(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
-    return adjust_saturation(picture, 1 + sign * 0.9 * fraction)
+def _color(picture: Image.Image, by: Strength) -> Image.Image:
+    return adjust_saturation(picture, by.factor)
 
 
-def _contrast(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
-    return adjust_contrast(picture, 1 + sign * 0.9 * fraction)
+def _contrast(picture: Image.Image, by: Strength) -> Image.Image:
+    return adjust_contrast(picture, by.factor)
 
 
-def _brightness(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
-    return adjust_brightness(picture, 1 + sign * 0.9 * fraction)
+def _brightness(picture: Image.Image, by: Strength) -> Image.Image:
+    return adjust_brightness(picture, by.factor)
 
 
-def _sharpness(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
-    return ImageEnhance.Sharpness(picture).enhance(1 + sign * 0.9 * fraction)
+def _sharpness(picture: Image.Image, by: Strength) -> Image.Image:
+    return ImageEnhance.Sharpness(picture).enhance(by.factor)
 
 
-def _rotate(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
-    return picture.rotate(sign * 30 * fraction, Image.Resampling.BILINEAR, fillcolor=FILL)
+def _rotate(picture: Image.Image, by: Strength) -> Image.Image:
+    degrees = by.sign * 30 * by.fraction
+    return picture.rotate(degrees, Image.Resampling.BILINEAR, fillcolor=by.recipe.fill)
 
 
-def _shear_x(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
-    return _shear(picture, sign * 0.3 * fraction, 0.0)
+def _shear_x(picture: Image.Image, by: Strength) -> Image.Image:
+    return _shear(picture, by, (1.0, by.sign * 0.3 * by.fraction, 0.0, 0.0, 1.0, 0.0))
 
 
-def _shear_y(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
-    return _shear(picture, 0.0, sign * 0.3 * fraction)
+def _shear_y(picture: Image.Image, by: Strength) -> Image.Image:
+    return _shear(picture, by, (1.0, 0.0, 0.0, by.sign * 0.3 * by.fraction, 1.0, 0.0))
 
 
-def _shear(picture: Image.Image, of_x: float, of_y: float) -> Image.Image:
-    matrix = (1.0, of_x, 0.0, of_y, 1.0, 0.0)
+def _shear(picture: Image.Image, by: Strength, matrix: tuple[float, ...]) -> Image.Image:
     linear = Image.Resampling.BILINEAR
-    return picture.transform(picture.size, Image.Transform.AFFINE, matrix, linear, fillcolor=FILL)
+    affine = Image.Transform.AFFINE
+    return picture.transform(picture.size, affine, matrix, linear, fillcolor=by.recipe.fill)
 
 
-def _translate_x(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
-    return _move(picture, round(sign * 0.45 * fraction * picture.width), 0)
+def _translate_x(picture: Image.Image, by: Strength) -> Image.Image:
+    return _move(picture, by, round(by.sign * by.recipe.shift(picture.width, by.fraction)), 0)
 
 
-def _translate_y(picture: Image.Image, fraction: float, sign: int) -> Image.Image:
-    return _move(picture, 0, round(sign * 0.45 * fraction * picture.height))
+def _translate_y(picture: Image.Image, by: Strength) -> Image.Image:
+    return _move(picture, by, 0, round(by.sign * by.recipe.shift(picture.height, by.fraction)))
 
 
-def _move(picture: Image.Image, right: int, down: int) -> Image.Image:
-    moved = Image.new("RGB", picture.size, FILL)
+def _move(picture: Image.Image, by: Strength, right: int, down: int) -> Image.Image:
+    moved = Image.new("RGB", picture.size, by.recipe.fill)
     moved.paste(picture, (right, down))
     return moved
 
 
-OPERATIONS: tuple[Callable[[Image.Image, float, int], Image.Image], ...] = (
+def _identity(picture: Image.Image, by: Strength) -> Image.Image:
+    return picture
+
+
+_BOTH = (
     _autocontrast,
     _equalize,
-    _invert,
     _rotate,
-    _posterize,
-    _solarize,
-    _solarize_add,
-    _color,
-    _contrast,
     _brightness,
     _sharpness,
     _shear_x,
@@ -181,9 +219,21 @@ OPERATIONS: tuple[Callable[[Image.Image, float, int], Image.Image], ...] = (
     _translate_x,
     _translate_y,
 )
-COLOR_KEEPING = tuple(
-    operation
-    for operation in OPERATIONS
-    if operation not in (_invert, _posterize, _solarize, _solarize_add, _color, _contrast)
-)
-"""The operations left for captions that name colors (Li et al. 2021, ALBEF; IDEA follows it)."""
+
+RECIPES = {
+    "timm": Recipe(
+        operations=(*_BOTH, _invert, _posterize, _solarize, _solarize_add, _color, _contrast),
+        magnitude_std=0.5,
+        fill=tuple(round(255 * mean) for mean in IMAGENET_MEAN),
+        shift=lambda side, fraction: 0.45 * fraction * side,
+        factor=lambda fraction, sign: 1 + sign * 0.9 * fraction,
+    ),
+    "albef": Recipe(
+        operations=(*_BOTH, _identity),
+        magnitude_std=0.0,
+        fill=(128, 128, 128),
+        shift=lambda side, fraction: 10 * fraction,
+        factor=lambda fraction, sign: 0.1 + 1.8 * fraction,
+    ),
+}
+"""The recipes by name: the module's docstring has their ranges."""
