@@ -258,39 +258,3 @@ def split_rows(drawn: Mapping[str, Drawn]) -> dict[str, Float[Array, "n d"]]:
 def join_rows(drawn: Mapping[str, Drawn], rows: Mapping[str, Array]) -> dict[str, Drawn]:
     """Puts rows, as seen by a derivative, back into the drawn ones."""
     return {name: each._replace(rows=rows[name]) for name, each in drawn.items()}
-
-
-class EarlierTable(NamedTuple):
-    """How checkpoints used to store a table, when its optimizer could only be AdamW or SGD.
-
-    Attributes:
-      values: float32 [k_pad d].
-      mu: float32 [k_pad d], first moments, or the momentum of SGD.
-      nu: float32 [k_pad d], second moments; None for SGD.
-      count: int32 [k_pad], the number of updates of each row.
-    """
-
-    values: Any
-    mu: Any
-    nu: Any
-    count: Any
-
-
-def describe_earlier(table: Table) -> EarlierTable:
-    """Describes how an earlier checkpoint stores the arrays of a table."""
-    get = lambda name: optax.tree_utils.tree_get(table.state, name)  # noqa: E731
-    values = table.values
-    count = jax.ShapeDtypeStruct(values.shape[:1], jnp.int32, sharding=values.sharding)
-    mu = get("trace") if get("mu") is None else get("mu")
-    return EarlierTable(values, mu, get("nu"), count)
-
-
-def adopt_earlier(earlier: EarlierTable, described: Table) -> Table:
-    """Converts the arrays of an earlier checkpoint to the layout of a described table."""
-    arrays = earlier._asdict() | {"trace": earlier.mu}
-    known = {
-        name: arrays[name]
-        for name in ("mu", "nu", "count", "trace")
-        if optax.tree_utils.tree_get(described.state, name) is not None
-    }
-    return Table(earlier.values, optax.tree_utils.tree_set(described.state, **known))

@@ -230,8 +230,7 @@ def embed_source(
     shards = shard_files.list_shards(source)
     index = describe_folder(encoder, source, dtype, made_by)
     process, processes = jax.process_index(), jax.process_count()
-    added = ("architecture",) if encoder.architecture else ()
-    shard_files.claim_folder(folder, index, process == 0, free=("model",), added=added)
+    shard_files.claim_folder(folder, index, process == 0, free=("model",))
     todo, count, total = shard_files.find_work(folder, shards, EMBEDDINGS, process, processes)
     if not todo:
         return 0

@@ -59,7 +59,7 @@ def embed_texts(
     process, processes = jax.process_index(), jax.process_count()
     free = ("model", "tokenizer")  # whose paths may change; the fingerprint may not
     agreement.check_index(index, free)
-    shard_files.claim_folder(folder, index, process == 0, free, added=tuple(digests))
+    shard_files.claim_folder(folder, index, process == 0, free)
     todo, count, total = shard_files.find_work(folder, shards, EMBEDDINGS, process, processes)
     folder.mkdir(parents=True, exist_ok=True)
     with make_bar(total=total, initial=total - count, unit="text", disable=process != 0) as bar:

@@ -1,7 +1,6 @@
 """Tables in the train step: devices, micro-batches, resuming, and another number of devices."""
 
 import contextlib
-import functools
 
 import jax
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from big_align import sharding
 from big_align.errors import CheckpointMismatch
 from big_align.objectives.mlcd import Mlcd
-from big_align.row_tables import EarlierTable
 from big_align.training.optimizers import make_optimizer, make_row_optimizer
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import describe_state
@@ -142,46 +140,12 @@ def test_a_table_is_restored_on_another_number_of_devices(tmp_path, before, afte
     assert table.values.sharding == sharding.table_sharding(objective.mesh)
 
 
-def lay_out_as_before(table):
-    """A table as checkpoints held it when rows had AdamW or SGD of their own."""
-    get = functools.partial(optax.tree_utils.tree_get, table.state)
-    count = get("count")
-    if count is None:  # SGD does not use it; it was there nevertheless.
-        count = jax.device_put(np.ones(len(table.values), np.int32), table.values.sharding)
-    return EarlierTable(table.values, get("mu", get("trace")), get("nu"), count)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
-@pytest.mark.parametrize("after", [2, 4])
-def test_a_checkpoint_of_the_earlier_layout_continues_with_the_same_numbers(tmp_path, name, after):
-    options = {"sampling_ratio": 0.2, "labels_per_image": 1}
-    run = Run(make_objective(2, **options), name=name).advance(range(2))
-    earlier = {k: lay_out_as_before(table) for k, table in run.state.tables.items()}
-    with contextlib.closing(Checkpointer(str(tmp_path))) as checkpointer:
-        checkpointer.save(run.state.replace(tables=earlier), {})
-    other = Run(make_objective(after, **options), name=name)
-    with contextlib.closing(Checkpointer(str(tmp_path))) as checkpointer:
-        other.state = checkpointer.restore(other.described, {})
-        tables = {"tables": other.described.tables}  # as `restore.load_table` asks
-        table = checkpointer.restore(tables, {})["tables"]["centers"]
-    jax.tree.map(np.testing.assert_array_equal, other.table, run.table)
-    jax.tree.map(np.testing.assert_array_equal, without_padding(table), run.table)
-    assert jax.tree.structure(table) == jax.tree.structure(run.state.tables["centers"])
-    if after == 2:
-        run.advance(range(2, 4)), other.advance(range(2, 4))
-        assert other.metrics == run.metrics[2:]
-        jax.tree.map(np.testing.assert_array_equal, other.table, run.table)
-
-
 @pytest.mark.slow
 def test_a_checkpoint_of_another_optimizer_is_a_mismatch(tmp_path):
     run = Run(make_objective(), name="adamw")
-    earlier = {k: lay_out_as_before(table) for k, table in run.state.tables.items()}
-    for folder, tables in (("new", run.state.tables), ("earlier", earlier)):
-        with contextlib.closing(Checkpointer(str(tmp_path / folder))) as checkpointer:
-            checkpointer.save(run.state.replace(tables=tables), {})
-        described = {"tables": Run(make_objective(), name="sgd").described.tables}
-        with contextlib.closing(Checkpointer(str(tmp_path / folder))) as checkpointer:
-            with pytest.raises(CheckpointMismatch, match="only in the checkpoint: tables/centers"):
-                checkpointer.restore(described, {})
+    with contextlib.closing(Checkpointer(str(tmp_path))) as checkpointer:
+        checkpointer.save(run.state, {})
+    described = {"tables": Run(make_objective(), name="sgd").described.tables}
+    with contextlib.closing(Checkpointer(str(tmp_path))) as checkpointer:
+        with pytest.raises(CheckpointMismatch, match="only in the checkpoint: tables/centers"):
+            checkpointer.restore(described, {})

@@ -75,7 +75,6 @@ def claim_folder(
     index: Mapping[str, Any],
     write: bool,
     free: Sequence[str] = (),
-    added: Sequence[str] = (),
 ) -> None:
     """Writes the index of a folder, or checks that the one there says the same.
 
@@ -84,7 +83,6 @@ def claim_folder(
       index: what the folder will hold.
       write: False only checks: another process writes.
       free: entries of `made_by` that may differ.
-      added: entries of `made_by` that folders of earlier versions may lack.
 
     Raises:
       UserError: the folder holds something else; the message says what differs.
@@ -93,9 +91,7 @@ def claim_folder(
     index = json.loads(json.dumps({"format": FORMAT} | index))  # as it will be read
     if path.is_file():
         there = read_index(folder, ())
-        made_by = there.get("made_by", {})
-        ignored = (*free, *(name for name in added if name not in made_by))
-        there["made_by"] = made_by | {k: index["made_by"].get(k) for k in ignored}
+        there["made_by"] = there.get("made_by", {}) | {k: index["made_by"].get(k) for k in free}
         check_same(folder, there, index)
     elif write:
         folder.mkdir(parents=True, exist_ok=True)

@@ -178,8 +178,7 @@ class SavedDatasetLoader(DatasetLoader):
         batches, at = self._start(0), 0
         if self._position is not None:
             batches.read(self._position)
-            saved = pathlib.Path(self._position, STEP)  # earlier versions did not write it
-            at = int(saved.read_text()) if saved.exists() else step
+            at = int(pathlib.Path(self._position, STEP).read_text())
         if at > step:
             raise UserError(
                 f"{self._where} saves the position of its iterator, which is at step {at} and not "

@@ -7,7 +7,6 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from big_align.errors import CheckpointMismatch
-from big_align.row_tables import adopt_earlier, describe_earlier
 from big_align.training.saving import handlers, shapes, step_folders
 from big_align.types import SavedPart
 
@@ -38,11 +37,6 @@ def read_state(
     fields = dict(described if isinstance(described, dict) else vars(described))
     metadata = handler.metadata(folder / "state").tree
     saved = shapes.list_shapes({k: metadata.get(k) for k in fields})
-    tables = fields.get("tables", {})
-    earlier = bool(tables) and all(f"tables/{name}/count" in saved for name in tables)
-    if earlier:
-        fields["tables"] = {name: describe_earlier(table) for name, table in tables.items()}
-        described = _replace(described, fields["tables"])
     wanted = shapes.list_shapes(fields)
     if saved != wanted:
         raise CheckpointMismatch(
@@ -67,10 +61,7 @@ def read_state(
         ) from error
     for name, part in parts.items():
         part.read(handlers.find_part(folder / name))
-    if not earlier:
-        return state
-    restored = state["tables"] if isinstance(state, dict) else state.tables
-    return _replace(state, {k: adopt_earlier(v, tables[k]) for k, v in restored.items()})
+    return state
 
 
 def _check_record(folder: epath.Path, record: Mapping[str, Any]) -> None:
@@ -81,10 +72,3 @@ def _check_record(folder: epath.Path, record: Mapping[str, Any]) -> None:
                 f"{folder} was made with {name} = {saved[name]}, the config "
                 f"has {record[name]}; use another --workdir or the former value"
             )
-
-
-def _replace(state: Any, tables: dict[str, Any]) -> Any:
-    """Returns a state, or a dictionary of some of its fields, with other tables."""
-    if isinstance(state, dict):
-        return {**state, "tables": tables}
-    return state.replace(tables=tables)
