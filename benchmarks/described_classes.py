@@ -45,8 +45,8 @@ EPOCHS, PHOTOGRAPHS = 20, 25  # of the labels; of a class
 TEMPLATE = "a photo of a {}"  # eq. 5
 LOSSES = {
     "UniCL": dict(name="unicl", temperature=0.1),
-    "eq. 6": dict(name="iclip", temperature=0.1, template=TEMPLATE, text_to_image="none"),
-    "iCLIP": dict(name="iclip", temperature=0.1, template=TEMPLATE, text_to_image="captions"),
+    "eq. 6": dict(name="iclip", temperature=0.1, template=TEMPLATE, direction="image_to_text"),
+    "iCLIP": dict(name="iclip", temperature=0.1, template=TEMPLATE, direction="both"),
 }
 TEXTS = {"names": False, "descriptions": True}
 ROWS = {f"{loss}, {texts}": (loss, texts) for loss in LOSSES for texts in TEXTS}

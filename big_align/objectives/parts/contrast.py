@@ -13,6 +13,8 @@ from big_align.types import Batch, Metrics, Outputs
 
 KEEP_LOGITS_BYTES = 2**28
 """Logits of a device are kept for the backward pass if they fit in this many bytes."""
+DIRECTIONS = ("both", "image_to_text", "text_to_image")
+"""What is trained: the mean of both directions, or one of them."""
 
 
 class Contrast:
@@ -25,9 +27,10 @@ class Contrast:
         batch is split into 1 / negative_fraction groups that do not see each other; the paper does
         not say how it drops negatives.
       keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
+      direction: one of `DIRECTIONS`, for `average`.
 
     Raises:
-      ValueError: a value is out of range.
+      ValueError: a value is out of range or unknown.
     """
 
     def __init__(
@@ -36,13 +39,17 @@ class Contrast:
         label_smoothing: float = 0.0,
         negative_fraction: float = 1.0,
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
+        direction: str = "both",
     ):
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing = {label_smoothing} is not in [0, 1)")
         groups = round(1 / negative_fraction) if 0 < negative_fraction <= 1 else 0
         if not groups or not math.isclose(groups * negative_fraction, 1):
             raise ValueError(f"negative_fraction = {negative_fraction} is not 1, 1/2, 1/3, ...")
+        if direction not in DIRECTIONS:
+            raise ValueError(f"direction = {direction!r} is none of {', '.join(DIRECTIONS)}")
         self._mesh = mesh
+        self._direction = direction
         self._label_smoothing = label_smoothing
         self._groups = groups
         self.keep_logits_bytes = keep_logits_bytes
@@ -101,9 +108,14 @@ class Contrast:
         batch: Batch,
         label: Int[Array, " b"] | None = None,
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the mean of both directions, and metrics; takes the arguments of a call."""
+        """Returns the mean of both directions, or the one that is trained, and metrics of both.
+
+        It takes the arguments of a call.
+        """
         directions = self(scale, outputs, batch, label)
-        return sum(directions) / 2, describe_directions(directions, scale)
+        metrics = describe_directions(directions, scale)
+        both = self._direction == "both"
+        return sum(directions) / 2 if both else metrics[f"{self._direction}_loss"], metrics
 
     def _contrast(
         self,
