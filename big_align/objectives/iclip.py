@@ -35,8 +35,8 @@ class Iclip(ComposedObjective):
     the last class takes no part at all, as if it were masked; the metric `labels_outside` counts
     these.
 
-    In eq. 6 only images are queries, which without labels is one direction of CLIP. `direction` says
-    whether texts are queries too, in a softmax over the images of the batch:
+    In eq. 6 only images are queries, which without labels is one direction of CLIP. `direction`
+    says whether texts are queries too, in a softmax over the images of the batch:
 
       "both": captions are. A class text is not: the images it is compared with would depend on
         which classes the batch has, while eq. 6 was designed to compare with all.
