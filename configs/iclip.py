@@ -54,7 +54,8 @@ IMAGES = {
     "imagenet": clip_text.IMAGENET_IMAGES, "imagenet22k": 14.2e6, "yfcc14m": 14e6,
     "imagenet21k": 14.2e6 - clip_text.IMAGENET_IMAGES,  # §4.1: without ImageNet-1K's classes
 }  # fmt: skip
-TEMPLATE = "a photo of a {}"  # eq. 5
+TEMPLATE = "a photo of a {}"
+DESCRIBED = f"{TEMPLATE}, {{description}}"  # eq. 5
 
 
 def _from_scratch(labels: str) -> dict:
@@ -137,8 +138,7 @@ def get_config(arg: str = ""):
     if method == "iclip":
         config.objective = dict(
             name="iclip",
-            template=TEMPLATE,
-            with_descriptions=described,
+            template=DESCRIBED if described else TEMPLATE,
             direction=direction,
         )
     elif method in ("sup_only", "cosine"):
@@ -195,7 +195,7 @@ def _evaluators(labels: str, method: str, described: bool) -> dict:
         listed = "data/imagenet_wordnet.json"
         if own:
             listed = _labeled(labels, described)["classes"]
-        named = dict(names=listed, templates=(TEMPLATE,), with_descriptions=described)
+        named = dict(names=listed, templates=(DESCRIBED if described else TEMPLATE,))
     sketch = dict(name="tfds", dataset="imagenet_sketch", split="test", label="label")
     sources = dict(imagenet=clip_text.imagenet("validation"), sketch=sketch)
     read = {name: dict(source=x, transform=clip_text.EVALUATE) for name, x in sources.items()}

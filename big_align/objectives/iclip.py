@@ -55,9 +55,8 @@ class Iclip(ComposedObjective):
       mesh: the devices over which class texts are encoded and the loss is computed.
       classes: the classes that labels refer to.
       tokenizer: turns class texts into ids, as it does with captions.
-      template: class text, with {} in place of the name.
-      with_descriptions: whether a class text continues with the description of the class, if there
-        is one (eq. 5).
+      template: class text, with {} in place of the name and {description} in place of what the
+        class means (eq. 5).
       chunk: number of class texts that a device encodes at a time.
       direction: "both", "image_to_text" or "all".
       temperature: initial value of exp(-tau); not given for iCLIP, CLIP §2.5: 0.07.
@@ -65,7 +64,7 @@ class Iclip(ComposedObjective):
       keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
-      ValueError: a value is out of range.
+      ValueError: a value is out of range, or no class has the description that is asked for.
     """
 
     def __init__(
@@ -74,8 +73,7 @@ class Iclip(ComposedObjective):
         mesh: Mesh,
         classes: ClassList,
         tokenizer: Tokenizer,
-        template: str = "a photo of a {}",
-        with_descriptions: bool = True,
+        template: str = "a photo of a {}, {description}",
         chunk: int = 128,
         direction: str = "both",
         temperature: float = 0.07,
@@ -85,7 +83,7 @@ class Iclip(ComposedObjective):
         super().__init__(TwoTowers(model), mesh, LogScale(temperature, min_temperature))
         if direction not in DIRECTIONS:
             raise ValueError(f"direction = {direction!r} is none of {', '.join(DIRECTIONS)}")
-        ids = tokenize_classes(classes.phrases(with_descriptions), template, tokenizer)
+        ids = tokenize_classes(classes, template, tokenizer)
         self.class_texts = ClassTexts(*ids, mesh, chunk)
         self.direction = direction
         self.keep_logits_bytes = keep_logits_bytes

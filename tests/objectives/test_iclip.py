@@ -316,13 +316,13 @@ def test_a_label_beyond_the_classes_is_as_if_masked():
 def test_descriptions_tell_equal_names_apart_and_equal_texts_stay_two_classes():
     names, blank = ("w1", "w1", "w2"), ("", "", "")
     classes = ClassList(names, ("w3", "w4", ""), blank)
-    objective = make_iclip(classes=classes)
+    objective = make_iclip(classes=classes, template="a {}, {description}")
     params, model_state = _make_params(objective)
     batch = make_batch(np.array([0, 1]), objective.mesh)
     described = jax.jit(objective.classify)(params, model_state, batch)
     assert (jnp.abs(described[:, 0] - described[:, 1]) > 1e-4).all()
 
-    objective = make_iclip(classes=classes, with_descriptions=False)
+    objective = make_iclip(classes=classes)
     same = jax.jit(objective.classify)(params, model_state, batch)
     np.testing.assert_allclose(same[:, 0], same[:, 1], rtol=1e-6)
     # Two classes of one text share what probability they have.

@@ -144,7 +144,6 @@ def test_iclip_is_evaluated_by_the_texts_that_it_trains():
         data = config.data.mixture.labels if config.data.mixture else config.data
         for evaluator in (config.evaluators.imagenet, config.evaluators.sketch):
             assert evaluator.templates == (config.objective.template,)
-            assert evaluator.with_descriptions == config.objective.with_descriptions
             of_words = "data/imagenet_wordnet.json"  # named as the lists of 21K and 22K are
             assert evaluator.names == (of_words if "imagenet2" in row else data.classes)
 
