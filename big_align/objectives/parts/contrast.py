@@ -53,6 +53,7 @@ class Contrast:
         outputs: Outputs,
         batch: Batch,
         label: Int[Array, " b"] | None = None,
+        unmatched: Bool[Array, "b k"] | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Computes both directions.
 
@@ -62,6 +63,8 @@ class Contrast:
           batch: `mask`, and `text_mask` if there are several texts per image.
           label: label of the image and the texts of each row; those with equal labels are positive
             for each other, with equal weights. By default, those of the same row are.
+          unmatched: True on texts that are candidates of every image and belong to none, so they
+            are no rows of the text-to-image mean; by default, none is.
 
         Returns:
           The image-to-text and the text-to-image loss, each as a mean over the batch: that of the
@@ -75,13 +78,18 @@ class Contrast:
                 f"negative_fraction = 1/{self._groups} makes {self._groups} groups, which do not "
                 f"divide a batch of {len(batch['mask'])}"
             )
-        if label is None and batch["text_mask"].ndim > 2:
+        real = real_texts(batch).reshape(len(batch["mask"]), -1)
+        if label is None and (unmatched is not None or real.shape[1] > 1):
             # If each image has one text, passing no labels means the same and saves a sort.
-            label = jnp.arange(len(batch["mask"]))
+            label = jnp.arange(len(real))
         rows = {k: outputs[k] for k in ("zimg", "ztxt")}
-        rows |= {"image_mask": batch["mask"], "text_mask": real_texts(batch)}
+        rows |= {"image_mask": batch["mask"], "text_mask": real}
         if label is not None:
-            rows["label"] = label
+            text_label = jnp.broadcast_to(label[:, None], real.shape)
+            if unmatched is not None:
+                no_image = jnp.iinfo(label.dtype).min
+                text_label = jnp.where(unmatched, no_image, text_label)
+            rows |= {"label": label, "text_label": text_label}
         # Every group takes each `groups`-th row, so that it has rows on every device.
         rows = {k: x.reshape(-1, self._groups, *x.shape[1:]) for k, x in rows.items()}
         pairs = [
@@ -90,8 +98,8 @@ class Contrast:
         ]
         if self._groups == 1:
             return pairs[0]
-        real = jnp.maximum(rows["image_mask"].any(axis=0).sum(), 1)
-        image_to_text, text_to_image = (sum(x) / real for x in zip(*pairs, strict=True))
+        groups = jnp.maximum(rows["image_mask"].any(axis=0).sum(), 1)
+        image_to_text, text_to_image = (sum(x) / groups for x in zip(*pairs, strict=True))
         return image_to_text, text_to_image
 
     def average(
@@ -112,10 +120,10 @@ class Contrast:
         zimg: Float[Array, "b d"],
         ztxt: Float[Array, "b *k d"],
         image_mask: Bool[Array, " b"],
-        text_mask: Bool[Array, "b *k"],
+        text_mask: Bool[Array, "b k"],
         label: Int[Array, " b"] | None = None,
+        text_label: Int[Array, "b k"] | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        texts = text_mask.size // len(text_mask)  # per image
         return blockwise_contrastive_loss(
             zimg,
             ztxt.reshape(-1, ztxt.shape[-1]),
@@ -123,7 +131,7 @@ class Contrast:
             image_mask=image_mask,
             text_mask=text_mask.reshape(-1),
             image_label=label,
-            text_label=None if label is None else jnp.repeat(label, texts),
+            text_label=None if text_label is None else text_label.reshape(-1),
             label_smoothing=self._label_smoothing,
             mesh=self._mesh,
             keep_logits_bytes=self.keep_logits_bytes,
