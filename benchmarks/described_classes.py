@@ -42,13 +42,12 @@ from big_align import huge_pages
 
 RATES = (5e-4, 1e-3, 2e-3, 4e-3)
 EPOCHS, PHOTOGRAPHS = 20, 25  # of the labels; of a class
-TEMPLATE = "a photo of a {}"  # eq. 5
 LOSSES = {
     "UniCL": dict(name="unicl", temperature=0.1),
-    "eq. 6": dict(name="iclip", temperature=0.1, template=TEMPLATE, text_to_image="none"),
-    "iCLIP": dict(name="iclip", temperature=0.1, template=TEMPLATE, text_to_image="captions"),
+    "eq. 6": dict(name="iclip", temperature=0.1, direction="image_to_text"),
+    "iCLIP": dict(name="iclip", temperature=0.1, direction="both"),
 }
-TEXTS = {"names": False, "descriptions": True}
+TEXTS = {"names": "a photo of a {}", "descriptions": "a photo of a {}, {description}"}  # eq. 5
 ROWS = {f"{loss}, {texts}": (loss, texts) for loss in LOSSES for texts in TEXTS}
 BASELINES = (
     *("UniCL, names", "iCLIP, names", "UniCL, descriptions", "iCLIP, descriptions"),
@@ -81,22 +80,21 @@ def configure(loss: str, texts: str, split: str, rate: float, seed: int, folder:
     """
     from big_align.configs import iclip_tiny_imagenet
 
-    described = TEXTS[texts]
-    lists = "{}_described.json" if described else "{}.json"
+    template, lists = TEXTS[texts], "{}_described.json" if texts == "descriptions" else "{}.json"
     config = iclip_tiny_imagenet.get_config("unicl")
     with config.unlocked():
         config.seed, config.schedule.learning_rate = seed, rate
         labels = config.data.mixture.labels
         labels.source.path = f"{folder}/seen-train.tar"
         labels.classes = f"{folder}/{lists.format('seen')}"
-        labels.templates, labels.describe_classes = (TEMPLATE,), described
+        labels.templates = (template,)
         config.total_steps = EPOCHS * PHOTOGRAPHS * CLASSES["seen"] // (config.batch_size // 2)
         objective = LOSSES[loss]
         if objective["name"] == "iclip":
-            objective = objective | dict(with_descriptions=described)
+            objective = objective | dict(template=template)
         config.objective = objective
         zero_shot = config.evaluators.zero_shot
-        zero_shot.templates, zero_shot.with_descriptions = (TEMPLATE,), described
+        zero_shot.templates = (template,)
         judge_classes(config, split, folder, lists)
         if split == "test":
             few = config.evaluators.zero_shot.to_dict()

@@ -2,14 +2,14 @@
 
 Arguments, separated by commas:
   scale=imagenet_gcc3m | imagenet21k_yfcc14m | imagenet22k_yfcc14m | imagenet22k_laion400m
-  method=iclip | sup_only (eq. 1) | cosine (eq. 3) | vl_only (eq. 2, in both
-                        directions) | multitask
+  method=iclip | sup_only (eq. 1) | cosine (eq. 3) | vl_only (eq. 2) | multitask
   names=only            class texts without descriptions ("w/o Desc.")
   data=labels           labeled photographs alone, for iCLIP (eq. 4)
   half=yes              half of the images and of the steps
   init=none             from scratch also where the paper starts from MoBY and RoBERTa
-  text_to_image=none    eq. 6 as printed, where images alone ask. The default, captions, adds that
-                        captions ask for their images; with all, class texts do too
+  direction=both        captions ask for their images too, as in CLIP; in eq. 2 and 6 as printed
+                        images alone ask, which is the default, image_to_text. With all, for iCLIP,
+                        class texts ask as well
 
 | row | argument |
 |---|---|
@@ -48,13 +48,14 @@ LEGAL = {
     "data": ("both", "labels"),
     "half": ("yes",),
     "init": ("none",),
-    "text_to_image": ("none", "captions", "all"),
+    "direction": ("image_to_text", "both", "all"),
 }
 IMAGES = {
     "imagenet": clip_text.IMAGENET_IMAGES, "imagenet22k": 14.2e6, "yfcc14m": 14e6,
     "imagenet21k": 14.2e6 - clip_text.IMAGENET_IMAGES,  # §4.1: without ImageNet-1K's classes
 }  # fmt: skip
-TEMPLATE = "a photo of a {}"  # eq. 5
+TEMPLATE = "a photo of a {}"
+DESCRIBED = f"{TEMPLATE}, {{description}}"  # eq. 5
 
 
 def _from_scratch(labels: str) -> dict:
@@ -97,8 +98,13 @@ def get_config(arg: str = ""):
     """Returns the config of a row of Tables 1 to 5."""
     given = common.parse_argument(arg, LEGAL)
     name, method = given.get("scale", "imagenet_gcc3m"), given.get("method", "iclip")
-    if method != "iclip" and (strange := {"names", "data", "text_to_image"} & set(given)):
+    direction = given.get("direction", "image_to_text")
+    if method != "iclip" and (strange := {"names", "data"} & set(given)):
         raise ValueError(f"{sorted(strange)[0]} is of method=iclip, not of method={method}")
+    if direction == "all" and method != "iclip":
+        raise ValueError(f"direction=all is of method=iclip, not of method={method}")
+    if "direction" in given and method in ("sup_only", "cosine"):
+        raise ValueError(f"direction is of methods with captions, not of method={method}")
     scale, (labels, captions) = SCALES[name], name.split("_")
     captioned = scale["captioned"]
     config = clip_text.get_base()
@@ -132,9 +138,8 @@ def get_config(arg: str = ""):
     if method == "iclip":
         config.objective = dict(
             name="iclip",
-            template=TEMPLATE,
-            with_descriptions=described,
-            text_to_image=given.get("text_to_image", "captions"),
+            template=DESCRIBED if described else TEMPLATE,
+            direction=direction,
         )
     elif method in ("sup_only", "cosine"):
         classifier = "linear" if method == "sup_only" else "cosine"
@@ -142,7 +147,8 @@ def get_config(arg: str = ""):
         config.model.text, config.model.embedding_dim = {}, None
         config.model.image_projection, config.init.text = False, None
     else:
-        config.objective = dict(name={"vl_only": "clip", "multitask": "multitask"}[method])
+        name = {"vl_only": "clip", "multitask": "multitask"}[method]
+        config.objective = dict(name=name, direction=direction)
     if "linear_probe" in config.evaluators:
         config.evaluate_every = config.total_steps
     return complete_config(config)
@@ -189,7 +195,7 @@ def _evaluators(labels: str, method: str, described: bool) -> dict:
         listed = "data/imagenet_wordnet.json"
         if own:
             listed = _labeled(labels, described)["classes"]
-        named = dict(names=listed, templates=(TEMPLATE,), with_descriptions=described)
+        named = dict(names=listed, templates=(DESCRIBED if described else TEMPLATE,))
     sketch = dict(name="tfds", dataset="imagenet_sketch", split="test", label="label")
     sources = dict(imagenet=clip_text.imagenet("validation"), sketch=sketch)
     read = {name: dict(source=x, transform=clip_text.EVALUATE) for name, x in sources.items()}

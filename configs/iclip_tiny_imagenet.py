@@ -28,15 +28,12 @@ def get_config(arg: str = ""):
     if described:
         config.data.mixture.labels.classes = DESCRIBED
     config.objective = dict(name="unicl", temperature=0.1)
-    zero_shot = two_cores.zero_shot(
-        "tiny_imagenet", "val", DESCRIBED if described else None, with_descriptions=described
-    )
+    zero_shot = two_cores.zero_shot("tiny_imagenet", "val", DESCRIBED if described else None)
     if arg != "unicl":
-        template = "a photo of a {}"  # eq. 5; the only text per class that this model ever sees
+        # Eq. 5; the only text per class that this model ever sees.
+        template = "a photo of a {}, {description}" if described else "a photo of a {}"
         zero_shot |= dict(templates=(template,))
-        config.objective = dict(
-            name="iclip", temperature=0.1, with_descriptions=described, template=template
-        )
+        config.objective = dict(name="iclip", temperature=0.1, template=template)
     config.evaluators = dict(zero_shot=zero_shot, retrieval=two_cores.retrieval())
     if pretrained:
         two_cores.use_pretrained(config)

@@ -129,9 +129,9 @@ def use_table(config, data: str) -> None:
     sizes = {"imagenet": 1000, "cifar10": 10, "cifar100": 100}
     config.model.text = dict(name="embedding_table", vocab_size=sizes[data])
     config.data.classes = evaluator.names = classes
-    if data == "imagenet":  # some names belong to two classes; descriptions distinguish them
-        config.data.describe_classes = evaluator.with_descriptions = True
-    config.data.templates = evaluator.templates = ("{}",)
+    # Some names of ImageNet belong to two classes; descriptions distinguish them.
+    template = "{}, {description}" if data == "imagenet" else "{}"
+    config.data.templates = evaluator.templates = (template,)
 
 
 def towers(image: str) -> dict:

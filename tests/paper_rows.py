@@ -8,7 +8,7 @@ from itertools import product
 
 DEFAULTS = {
     "align_b5_ablation.py": "image=b5 text=base dim=640 negatives=1 data=full",
-    "iclip.py": "scale=imagenet_gcc3m method=iclip data=both text_to_image=captions",
+    "iclip.py": "scale=imagenet_gcc3m method=iclip data=both direction=image_to_text",
     "idea_cc3m.py": "method=retain head=ml_decoder loss=splc",
     "idea_coco.py": "method=retain head=ml_decoder loss=splc",
     "mlcd.py": "image=b32 data=laion400m stage=image epochs=32 loss=mlcd clusters=1000000 "
@@ -110,7 +110,8 @@ PATTERNS = {
         ),
         "Table 5": ("iclip.py:" + LAION + ",method={sup_only,vl_only,iclip}",),
         "Figure 4": ("iclip.py:" + LAION + ",method={sup_only,vl_only,iclip}",),
-        "Equation 6": ("iclip.py:text_to_image={none,captions,all}",),
+        "Equation 2": ("iclip.py:method={vl_only,multitask},direction={image_to_text,both}",),
+        "Equation 6": ("iclip.py:direction={image_to_text,both,all}",),
     },
     "IDEA": {
         "Table 1": (

@@ -351,14 +351,14 @@ def test_described_classes_are_judged_by_the_texts_that_they_are_trained_with():
             config = described_classes.configure(loss, texts, split, 1e-3, 0, "folder")
             labels = config.data.mixture.labels
             described = texts == "descriptions"
-            assert labels.describe_classes == described
-            assert config.objective.get("with_descriptions", described) == described
+            assert labels.templates == (described_classes.TEXTS[texts],)
+            assert config.objective.get("template", *labels.templates) == labels.templates[0]
+            assert ("{description}" in labels.templates[0]) == described
             assert labels.classes.endswith("seen_described.json") == described
             trained = {"folder/seen-train.tar", config.data.mixture.captions.source.path}
             for name, evaluator in config.evaluators.items():
                 assert evaluator.source.path not in trained and split in evaluator.source.path
                 if name != "retrieval":
-                    assert evaluator.with_descriptions == described
                     assert evaluator.templates == labels.templates
                     assert evaluator.names.endswith("_described.json") == described
 

@@ -1,5 +1,6 @@
 """Opens a benchmark: the layout that exists, with its labels bound to the benchmark's classes."""
 
+import dataclasses
 import glob
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from big_align.data import examples, files, listing
 from big_align.data.derived.joined_source import JoinedSource
 from big_align.data.derived.relabeled_source import ABSENT, RelabeledSource
 from big_align.data.labels.classes import ClassList
+from big_align.data.labels.descriptions import read_descriptions, take_descriptions
 from big_align.data.labels.word_net import WordNet
 from big_align.data.sources.folder_source import FolderSource
 from big_align.data.sources.image_folder import read_image_folder
@@ -142,6 +144,10 @@ def read_class_list(
 ) -> ClassList:
     """Returns the classes of a benchmark; if they are WordNet ids, from the folders of the data.
 
+    Their descriptions are those of FOLDER/descriptions/LIST.json, if it is there, which
+    `descriptions.read_descriptions` reads: such as the class list that the tool `describe_classes`
+    makes of the list of the package that the benchmark has.
+
     Args:
       benchmark: the data set.
       folder: folder with the data of all benchmarks.
@@ -149,12 +155,17 @@ def read_class_list(
 
     Raises:
       MissingData: the data that name the classes are missing.
-      UserError: an id is not one of WordNet's, or WordNet is missing.
+      UserError: an id is not one of WordNet's, or WordNet is missing; or descriptions cannot be
+        read.
     """
+    folder = folder.rstrip("/")
     if not benchmark.wordnet:
-        return benchmark.classes()
+        path = f"{folder}/descriptions/{benchmark.class_list}.json"
+        classes = dataclasses.replace(benchmark.classes(), described_in=path)
+        there = files.exists(path)
+        return take_descriptions(classes, read_descriptions(path)) if there else classes
     word_net = word_net or WordNet()
-    ids = _list_ids(benchmark, folder.rstrip("/"))
+    ids = _list_ids(benchmark, folder)
     names = tuple(word_net.name_id(id) for id in ids)
     return ClassList(names, tuple(word_net.describe_id(id) for id in ids), ids)
 

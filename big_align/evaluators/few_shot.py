@@ -221,9 +221,8 @@ class FewShot:
       train_source: labeled examples to draw from.
       names: class names in the order of their labels, or a class list, or `source` for the
         source's own names; None for no `text_` numbers.
-      templates: texts with {} in place of the name; None for those of the class list, or else "a
-        photo of a {}.".
-      with_descriptions: whether a class is named "NAME, DESCRIPTION" if the list describes it.
+      templates: texts with {} in place of the name, and perhaps {description}; None for those of
+        the class list, or else "a photo of a {}.".
       shots: images per class.
       draws: number of draws (iCLIP, figure 4: 3).
       what: what the linear probes use: "features" before projection, or "embedding".
@@ -250,7 +249,6 @@ class FewShot:
         train_source: Source,
         names: tuple[str, ...] | str | None = None,
         templates: tuple[str, ...] | None = None,
-        with_descriptions: bool = False,
         shots: tuple[int, ...] = (1, 2, 4, 8, 16),
         draws: int = 3,
         what: str = "features",
@@ -270,8 +268,8 @@ class FewShot:
             classes = choose_classes(names, train_source)
             source = join_labels(source, classes, "few_shot.source")
             train_source = join_labels(train_source, classes, "few_shot.train_source")
-            self.names = classes.phrases(with_descriptions)
-            self.texts = fill_class_templates(classes, templates, with_descriptions)
+            self.names = classes.names
+            self.texts = fill_class_templates(classes, templates)
         else:
             places = "few_shot.source", "few_shot.train_source"
             source = join_sources(source, train_source, *places)

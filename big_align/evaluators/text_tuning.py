@@ -18,7 +18,7 @@ from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import LabeledFeatures, read_kinds
-from big_align.evaluators.few_shot import draw_shots, number_classes
+from big_align.evaluators.few_shot import Sets, draw_shots, number_classes
 from big_align.evaluators.linear_probe import rate
 from big_align.evaluators.scores import accuracy
 from big_align.evaluators.zero_shot import check_named, embed_classes, warn_of_alike
@@ -174,6 +174,50 @@ def tune(
     return best
 
 
+def measure_tuning(
+    sets: Sets,
+    classes: ClassEmbeddings,
+    tuning: TextTuning,
+    shots: tuple[int, ...],
+    draws: int,
+) -> dict[str, float]:
+    """Measures class texts before and after their encoder is tuned on images of each class.
+
+    Args:
+      sets: embeddings of the images to draw from and to test on, with the numbers of `classes`.
+      classes: class embeddings of the text encoder.
+      tuning: how to tune.
+      shots: images per class.
+      draws: number of draws.
+
+    Returns:
+      Accuracies and their standard deviations, as `list_tuned` names them.
+
+    Raises:
+      UserError: a class has too few training examples.
+    """
+    train, test = sets
+    draw_shots(train.label, max(shots), 0)  # classes with too few are reported first
+    begin = classes(classes.start)
+    results = {"text_encoder_0shot": accuracy(test.features @ begin.T, test.label)}
+    for count in shots:
+        found = []
+        for draw in range(draws):
+            masks = draw_shots(train.label, count, draw)
+            parts = (LabeledFeatures(*(x[mask] for x in train)) for mask in masks)
+            ztxt = tune(classes, *parts, tuning)
+            found.append(accuracy(test.features @ ztxt.T, test.label))
+        results[f"text_encoder_{count}shot"] = float(np.mean(found))
+        results[f"text_encoder_{count}shot_std"] = float(np.std(found))
+    return results
+
+
+def list_tuned(shots: tuple[int, ...]) -> tuple[str, ...]:
+    """Returns the names of what `measure_tuning` measures."""
+    each = [f"text_encoder_{count}shot" for count in shots]
+    return "text_encoder_0shot", *each, *(f"{name}_std" for name in each)
+
+
 class FewShotText:
     """Accuracy after tuning the text encoder on 1 to 16 images per class (iCLIP §4.4, Fig. 4).
 
@@ -188,9 +232,8 @@ class FewShotText:
       train_source: labeled examples to draw from.
       names: class names in the order of their labels, or a class list, or `source` for the
         source's own names.
-      templates: texts with {} in place of the name; None for those of the class list, or else "a
-        photo of a {}.". All are encoded in every step.
-      with_descriptions: whether a class is named "NAME, DESCRIPTION" if the list describes it.
+      templates: texts with {} in place of the name, and perhaps {description}; None for those of
+        the class list, or else "a photo of a {}.". All are encoded in every step.
       shots: images per class.
       draws: number of draws (Fig. 4: 3).
       tuning: how the text encoder is tuned.
@@ -216,7 +259,6 @@ class FewShotText:
         train_source: Source,
         names: tuple[str, ...] | str,
         templates: tuple[str, ...] | None = None,
-        with_descriptions: bool = False,
         shots: tuple[int, ...] = (1, 2, 4, 8, 16),
         draws: int = 3,
         tuning: TextTuning = TUNING,
@@ -229,14 +271,13 @@ class FewShotText:
         self.train_source = join_labels(train_source, classes, "few_shot_text.train_source")
         self.tokenizer, self.max_broken_fraction = tokenizer, max_broken_fraction
         self.transform = transform
-        self.texts = fill_class_templates(classes, templates, with_descriptions)
+        self.texts = fill_class_templates(classes, templates)
         self.shots, self.draws, self.tuning = shots, draws, tuning
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """The names of the numbers it returns."""
-        each = [f"text_encoder_{shots}shot" for shots in self.shots]
-        return "text_encoder_0shot", *each, *(f"{name}_std" for name in each)
+        return list_tuned(self.shots)
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Draws, tunes and returns the accuracies; the model is left unchanged.
@@ -254,19 +295,8 @@ class FewShotText:
         )  # fmt: skip
         (train, test), numbers = number_classes(train, test)
         check_named(numbers, len(self.texts), "few_shot_text.train_source")
-        draw_shots(train.label, max(self.shots), 0)
         texts = [self.texts[number] for number in numbers]
         begin = embed_classes(embedder, self.tokenizer, texts)
         warn_of_alike(begin, texts, self.tokenizer, "few_shot_text")
-        results = {"text_encoder_0shot": accuracy(test.features @ begin.T, test.label)}
         classes = ClassEmbeddings(embedder, self.tokenizer, texts)
-        for shots in self.shots:
-            found = []
-            for draw in range(self.draws):
-                masks = draw_shots(train.label, shots, draw)
-                parts = (LabeledFeatures(*(x[mask] for x in train)) for mask in masks)
-                ztxt = tune(classes, *parts, self.tuning)
-                found.append(accuracy(test.features @ ztxt.T, test.label))
-            results[f"text_encoder_{shots}shot"] = float(np.mean(found))
-            results[f"text_encoder_{shots}shot_std"] = float(np.std(found))
-        return results
+        return measure_tuning((train, test), classes, self.tuning, self.shots, self.draws)

@@ -177,10 +177,8 @@ class ZeroShot:
       tokenizer: the one that the model was trained with.
       names: class names in the order of their labels, or a class list: one of the package
         ("imagenet", "cifar10", ...) or a file, or `source` for the source's own names.
-      templates: texts with {} in place of the name; None for those of the class list, or else "a
-        photo of a {}.".
-      with_descriptions: whether a class is named "NAME, DESCRIPTION" (iCLIP eq. 5) if the list
-        describes it.
+      templates: texts with {} in place of the name, and perhaps {description}; None for those of
+        the class list, or else "a photo of a {}.".
       tags: a tag list; then accuracy is also reported for the classes that are tags and for the
         others (IDEA, Fig. 7).
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
@@ -206,7 +204,6 @@ class ZeroShot:
         tokenizer: Tokenizer,
         names: tuple[str, ...] | str,
         templates: tuple[str, ...] | None = None,
-        with_descriptions: bool = False,
         tags: str | None = None,
         max_broken_fraction: float = 0.01,
     ):
@@ -214,8 +211,8 @@ class ZeroShot:
         self.source = join_labels(source, classes, "zero_shot.source")
         self.transform = transform
         self.tokenizer = tokenizer
-        self.names = classes.phrases(with_descriptions)
-        self.texts = fill_class_templates(classes, templates, with_descriptions)
+        self.names = classes.names
+        self.texts = fill_class_templates(classes, templates)
         self.seen = None
         if tags:
             self.seen = find_seen(classes, read_tag_list(tags))

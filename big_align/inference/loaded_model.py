@@ -119,8 +119,8 @@ class LoadedModel(Pretrained):
           images: as in `embed_images`, or embeddings of images, for texts of classes.
           names: a list of names, or a class list: "imagenet", another of the package, or a file.
             None for the classes of the model's own classifier, which has no texts.
-          templates: a text with {} where the name goes, or a list of them; None for those of the
-            class list, else those of the run's evaluators, or else "a photo of a {}.".
+          templates: one or more texts with {} for the name and perhaps {description}; None for
+            those of the run's class texts, class list or evaluators, or else "a photo of a {}.".
           temperature: what cosines are divided by; None for the model's own.
           broken: as in `embed_images`; with "nan" a broken image has an empty list.
 
@@ -130,7 +130,7 @@ class LoadedModel(Pretrained):
 
         Raises:
           UserError: what `embed_images` and `embed_texts` raise; or there are no names; or a
-            template is wrong; or no temperature is known.
+            template is wrong, or no class has what it asks for; or no temperature is known.
         """
         if names is None:
             return self._classify_by_training(images, broken)
@@ -142,11 +142,9 @@ class LoadedModel(Pretrained):
             known = "is unknown to the model" if temperature is None else f"is {temperature}"
             raise UserError(f"the temperature {known}; give temperature= a number above 0")
         classes = read_names(names)
-        chosen = choose_templates(classes, templates, self.templates)
-        try:
-            prompts = fill_class_templates(classes, chosen)
-        except ValueError as error:
-            raise UserError(f"templates: {error}") from error
+        given = self.trained_templates if templates is None else templates
+        chosen = choose_templates(classes, given, self.templates)
+        prompts = fill_class_templates(classes, chosen)
         ztxt = self._embed_classes(tuple(map(tuple, prompts)))
         embed_images = functools.partial(self.embed_images, broken=broken)
         zimg, alone = self._embed_or_take(images, embed_images, given_images.is_image)

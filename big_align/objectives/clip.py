@@ -1,4 +1,7 @@
-"""CLIP (Radford et al. 2021): cosines times exp(tau), and the mean of both directions."""
+"""CLIP (Radford et al. 2021): cosines times exp(tau), and the mean of both directions.
+
+One direction alone, from images to texts, is eq. 2 of iCLIP (Wei et al. 2023).
+"""
 
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
@@ -12,7 +15,7 @@ from big_align.types import Batch, Metrics, Outputs, Params
 
 
 class Clip(ComposedObjective):
-    """Trains by softmax in both directions.
+    """Trains by softmax in both directions, or in one.
 
     Args:
       model: the dual encoder.
@@ -20,6 +23,8 @@ class Clip(ComposedObjective):
       temperature: initial value of exp(-tau) (CLIP §2.5: 0.07).
       min_temperature: lower bound of exp(-tau) (CLIP §2.5: logits scaled by 100 at most).
       label_smoothing: fraction of the target spread over the batch.
+      direction: "both" trains the mean of the directions; "image_to_text" and "text_to_image" train
+        one, and log the other.
       keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
@@ -33,13 +38,14 @@ class Clip(ComposedObjective):
         temperature: float = 0.07,
         min_temperature: float = 0.01,
         label_smoothing: float = 0.0,
+        direction: str = "both",
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
         super().__init__(TwoTowers(model), mesh, LogScale(temperature, min_temperature))
-        self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes=keep_logits_bytes)
+        self.contrast = Contrast(mesh, label_smoothing, 1.0, keep_logits_bytes, direction)
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the mean of both directions."""
+        """Returns the mean of both directions, or the one that is trained."""
         return self.contrast.average(self.scale(params), outputs, batch)

@@ -24,7 +24,7 @@ from big_align.objectives.parts.encoders import TwoTowers, real_texts
 from big_align.objectives.parts.temperature import LogScale
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
-TEXT_TO_IMAGE = ("captions", "none", "all")
+DIRECTIONS = ("both", "image_to_text", "all")
 
 
 class Iclip(ComposedObjective):
@@ -35,12 +35,12 @@ class Iclip(ComposedObjective):
     the last class takes no part at all, as if it were masked; the metric `labels_outside` counts
     these.
 
-    In eq. 6 only images are queries, which without labels is one direction of CLIP. `text_to_image`
-    says which texts are queries too, in a softmax over the images of the batch:
+    In eq. 6 only images are queries, which without labels is one direction of CLIP. `direction`
+    says whether texts are queries too, in a softmax over the images of the batch:
 
-      "captions": captions are. A class text is not: the images it is compared with would depend
-        on which classes the batch has, while eq. 6 was designed to compare with all.
-      "none": no text is, as in eq. 6.
+      "both": captions are. A class text is not: the images it is compared with would depend on
+        which classes the batch has, while eq. 6 was designed to compare with all.
+      "image_to_text": no text is, as in eq. 6.
       "all": captions are, and every class that has an image in the batch, once.
 
     The loss is the sum of eq. 6 and the mean over the text queries, the latter times the number of
@@ -55,17 +55,16 @@ class Iclip(ComposedObjective):
       mesh: the devices over which class texts are encoded and the loss is computed.
       classes: the classes that labels refer to.
       tokenizer: turns class texts into ids, as it does with captions.
-      template: class text, with {} in place of the name.
-      with_descriptions: whether a class text continues with the description of the class, if there
-        is one (eq. 5).
+      template: class text, with {} in place of the name and {description} in place of what the
+        class means (eq. 5).
       chunk: number of class texts that a device encodes at a time.
-      text_to_image: "captions", "none" or "all".
+      direction: "both", "image_to_text" or "all".
       temperature: initial value of exp(-tau); not given for iCLIP, CLIP §2.5: 0.07.
       min_temperature: lower bound of exp(-tau) (CLIP §2.5: logits scaled by 100 at most).
       keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
-      ValueError: a value is out of range.
+      ValueError: a value is out of range, or no class has the description that is asked for.
     """
 
     def __init__(
@@ -74,21 +73,19 @@ class Iclip(ComposedObjective):
         mesh: Mesh,
         classes: ClassList,
         tokenizer: Tokenizer,
-        template: str = "a photo of a {}",
-        with_descriptions: bool = True,
+        template: str = "a photo of a {}, {description}",
         chunk: int = 128,
-        text_to_image: str = "captions",
+        direction: str = "both",
         temperature: float = 0.07,
         min_temperature: float = 0.01,
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
         super().__init__(TwoTowers(model), mesh, LogScale(temperature, min_temperature))
-        if text_to_image not in TEXT_TO_IMAGE:
-            known = ", ".join(TEXT_TO_IMAGE)
-            raise ValueError(f"text_to_image = {text_to_image!r} is unknown; known: {known}")
-        ids = tokenize_classes(classes.phrases(with_descriptions), template, tokenizer)
+        if direction not in DIRECTIONS:
+            raise ValueError(f"direction = {direction!r} is none of {', '.join(DIRECTIONS)}")
+        ids = tokenize_classes(classes, template, tokenizer)
         self.class_texts = ClassTexts(*ids, mesh, chunk)
-        self.text_to_image = text_to_image
+        self.direction = direction
         self.keep_logits_bytes = keep_logits_bytes
 
     def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Float[Array, "p d"]:
@@ -113,7 +110,7 @@ class Iclip(ComposedObjective):
     def loss(
         self, params: Params, outputs: Outputs, prepared: Float[Array, "p d"], batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns eq. 6, plus the other direction as set by `text_to_image`."""
+        """Returns eq. 6, plus the other direction as set by `direction`."""
         label, num_classes = batch["label"], self.class_texts.count
         labeled = labeled_rows(label, batch["mask"], num_classes)
         pair = batch["mask"] & (label < 0)
@@ -131,7 +128,7 @@ class Iclip(ComposedObjective):
         )
         captioned = captions.any(axis=1).sum()
         seen = jnp.zeros(num_classes, bool).at[label].max(labeled, mode="drop").sum()
-        queries = {"captions": captioned, "none": 0, "all": captioned + seen}[self.text_to_image]
+        queries = {"both": captioned, "image_to_text": 0, "all": captioned + seen}[self.direction]
         fraction = queries / jnp.maximum(labeled.sum() + captioned, 1)
         outside = (batch["mask"] & (label >= num_classes)).sum().astype(jnp.float32)
         metrics = describe_directions(directions, scale) | {"labels_outside": outside}
@@ -153,8 +150,8 @@ class Iclip(ComposedObjective):
             ),
             "text_mask": (jnp.asarray(self.class_texts.mask), captions.ravel()),
             "text_queries": (
-                jnp.full(len(of_classes), self.text_to_image == "all"),
-                jnp.full(captions.size, self.text_to_image != "none"),
+                jnp.full(len(of_classes), self.direction == "all"),
+                jnp.full(captions.size, self.direction != "image_to_text"),
             ),
         }
         return {name: sharding.concatenate_rows(x, self.mesh) for name, x in texts.items()}

@@ -7,8 +7,14 @@ tags (§3.3), so contrastive learning has two positives for it.
 Eq. 6 is the mean over both directions of KL(target || softmax), where each row's target is spread
 evenly over its positives. (The paper exchanges the arguments, which is infinite wherever a target
 is 0; and Algorithm 1 has targets of 1 for both texts of an image, which is not a distribution.) So
-it is CLIP's cross-entropy minus the entropy of the targets: without a found tag it is CLIP's loss,
-and an image whose two texts fit it equally well loses nothing by having two.
+it is a cross-entropy minus the entropy of the targets: an image whose two texts fit it equally well
+loses nothing by having two.
+
+An image without found tags has an empty string for a second text (§3.3). It is a column of the
+similarity matrix with a target of 0 for every image (Algorithm 1): M images are compared with 2M
+texts. As a row it has no target, so its divergence is 0, and the mean from texts to images is over
+the rows that have one. The authors' code counts it in that mean (`empty_texts="rows"`). Where it is
+left out (`"left_out"`), and no tag is found, eq. 6 is CLIP's loss.
 
 Eq. 7 is the plain sum of both losses. The authors' code divides each loss by its own value, so that
 both weigh the same however large they are, and takes the mean over tags instead of eq. 1's sum.
@@ -16,7 +22,7 @@ both weigh the same however large they are, and takes the mean over tags instead
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from big_align.data.tags.tag_list import TagList
 from big_align.data.text.tokenizers import Tokenizer
@@ -25,7 +31,7 @@ from big_align.losses.tag_recognition import mark_tags, measure_found, tag_recog
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import Contrast, describe_directions
-from big_align.objectives.parts.encoders import TwoTowers, real_texts
+from big_align.objectives.parts.encoders import TwoTowers
 from big_align.objectives.parts.tag_recognizer import (
     DISCOVERY,
     RECOGNIZER,
@@ -95,10 +101,11 @@ class Idea(ComposedObjective):
         self.tags = tags
         self.change_step = discovery.change_step
         self.loss_name = recognizer.loss
+        self.counts_empty = discovery.empty_texts == "rows"
         self.scorer, self.finder, encoder = None, None, TwoTowers(model)
         if recognition:
             written = TagTexts(tags, tokenizer) if contrast and discovery.tag_to_text else None
-            self.finder = TagFinder(tags, discovery.threshold, written, discovery.retain)
+            self.finder = TagFinder(tags, discovery, written)
             self.scorer = TagScorer(recognizer, len(tags.names), model.image.dtype)
             encoder = (
                 RecognizingTowers(model, self.scorer, self.finder)
@@ -120,7 +127,7 @@ class Idea(ComposedObjective):
         """Returns eq. 7, the sum of recognition and contrast, or the one that is trained."""
         finder = self.finder
         if finder is None:
-            return self._compare(params, outputs, batch)
+            return self.contrast.average(self.scale(params), outputs, batch)
         given, found = finder.find(batch, outputs["logits"])
         mask, weights = batch["mask"], jnp.asarray(self.tags.weights)
         mlr = tag_recognition_loss(self.loss_name, outputs["logits"], given, found, mask, weights)
@@ -129,21 +136,36 @@ class Idea(ComposedObjective):
         if self.contrast is None:
             return mlr, metrics
         new = found.any(axis=1)
-        texts = {**batch, "text_mask": finder.mark_texts(batch, new)}
-        itc, compared = self._compare(params, outputs, texts)
+        itc, compared = self._compare(params, outputs, batch, *finder.mark_texts(batch, new))
         metrics |= compared | {"itc_loss": itc}
         if finder.written is not None:
             metrics["images_with_new_text"] = new.sum() / jnp.maximum(mask.sum(), 1)
         return itc + mlr, metrics
 
     def _compare(
-        self, params: Params, outputs: Outputs, batch: Batch
+        self,
+        params: Params,
+        outputs: Outputs,
+        batch: Batch,
+        real: Bool[Array, "b k"],
+        empty: Bool[Array, "b k"] | None,
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the mean of both terms of eq. 6; a text has one image, so its entropy is 0."""
+        """Returns the mean of both terms of eq. 6; a text has one image, so its entropy is 0.
+
+        Args:
+          params: the parameters.
+          outputs: the embeddings.
+          batch: the batch, for the images.
+          real: the texts that take part.
+          empty: those of them that are empty, whose target is 0 for every image; None if none is.
+        """
         scale = self.scale(params)
-        image_to_text, text_to_image = self.contrast(scale, outputs, batch)
-        texts = real_texts(batch).reshape(len(batch["mask"]), -1).sum(axis=1)
+        rows = {"mask": batch["mask"], "text_mask": real[:, :, None]}
+        image_to_text, text_to_image = self.contrast(scale, outputs, rows, unmatched=empty)
+        texts = (real if empty is None else real & ~empty).sum(axis=1)
         entropy = jnp.log(jnp.maximum(texts, 1)).sum() / jnp.maximum((texts > 0).sum(), 1)
+        if self.counts_empty:
+            text_to_image *= texts.sum() / jnp.maximum(real.sum(), 1)
         directions = image_to_text - entropy, text_to_image
         return sum(directions) / 2, describe_directions(directions, scale)
 

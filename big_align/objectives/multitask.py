@@ -2,7 +2,7 @@
 
 Labeled images train a linear classifier on the pooled features (eq. 1), captioned images train with
 CLIP's loss and the text tower, and the two losses are averaged. Eq. 2 as printed has one direction,
-from images to texts; this has both, as CLIP's own.
+from images to texts; CLIP's own loss has both.
 """
 
 import jax
@@ -36,6 +36,8 @@ class MultiTask(ComposedObjective):
       temperature: initial value of exp(-tau) for the contrast.
       min_temperature: lower bound of exp(-tau).
       label_smoothing: fraction of the target spread over the classes or the batch, in both losses.
+      direction: of the contrast: "both" trains the mean of the directions; "image_to_text" (eq. 2)
+        and "text_to_image" train one, and log the other.
       keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
@@ -50,10 +52,11 @@ class MultiTask(ComposedObjective):
         temperature: float = 0.07,
         min_temperature: float = 0.01,
         label_smoothing: float = 0.0,
+        direction: str = "both",
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
         super().__init__(FeaturesAndTexts(model), mesh, LogScale(temperature, min_temperature))
-        self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes=keep_logits_bytes)
+        self.contrast = Contrast(mesh, label_smoothing, 1.0, keep_logits_bytes, direction)
         self.label_smoothing = label_smoothing
         self.num_classes = num_classes
         self.classifier = make_classifier(num_classes)

@@ -15,9 +15,10 @@ from jaxtyping import Int
 from big_align import sharding
 from big_align.components.models import build_model
 from big_align.components.pipelines import build_pipeline
-from big_align.components.signatures import advise, lookup, make, without
+from big_align.components.signatures import advise, list_settable, lookup, make, without
 from big_align.components.tables import EVALUATORS, OBJECTIVES
 from big_align.components.transforms import shape_of_image
+from big_align.configuration.class_templates import find_trained
 from big_align.configuration.places import source_fields
 from big_align.data.examples import Source, describe_shards
 from big_align.data.loading.loader import TrainLoader
@@ -209,7 +210,10 @@ def build_evaluator(config: Node, name: str, tokenizer: Any) -> Evaluator:
         reads = getattr(target, "reads", ())
         dataset.check_first(config, given[field], node[field], f"{where}.{field}", reads)
     given |= provide(target, Context(config, tokenizer))
-    evaluator = make(target, without(node, *source_fields(target)), where, **given)
+    settings = without(node, *source_fields(target))
+    if node.get("templates") is None and "templates" in list_settable(target):
+        settings["templates"] = find_trained(config)
+    evaluator = make(target, settings, where, **given)
     texts = getattr(evaluator, "texts", ())
     if texts:
         check_class_texts(texts, tokenizer, where)

@@ -9,7 +9,8 @@ from big_align.components.source_flags import write_source_flags
 from big_align.components.tables import TOKENIZERS
 from big_align.data import files
 from big_align.data.examples import Source
-from big_align.data.labels.prompts import choose_templates, fill_templates
+from big_align.data.labels.prompts import choose_templates, fill_class_templates
+from big_align.data.labels.templates import fill_templates
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.mixture import part_rows, part_seed
@@ -150,10 +151,12 @@ def check_texts(part: dataset.Part, tokenizer: Any) -> None:
     """Checks the class texts of a part, if it reads any, as `check_class_texts` does."""
     if part.classes is None or part.loader.get("captions_per_image") == 0:
         return
-    phrases = part.classes.phrases(bool(part.loader.get("describe_classes")))
-    templates = choose_templates(part.classes, part.loader.get("templates"))
+    classes, given = part.classes, part.loader.get("templates")
     try:
-        texts = fill_templates(phrases[:1], templates) + fill_templates(phrases[1:], templates[:1])
+        templates = choose_templates(classes, given)
+        first = fill_templates(templates, classes.names[0], classes.descriptions[0])
+        others = fill_class_templates(classes, templates[:1], synonyms=False)[1:]
+        texts = [first, *others]
     except ValueError as error:
         raise ConfigError(f"{part.where}: {error}") from error
     check_class_texts(texts, tokenizer, part.where)
@@ -181,7 +184,7 @@ def _build_texts(
     """Builds the sampler of a part's texts: of its classes, of its captions, or none."""
     count = settings.captions_per_image
     if part.classes is not None:
-        fill = settings.templates, settings.describe_classes, part.label_offset
+        fill = settings.templates, part.label_offset
         return TemplateSampler(tokenizer, part.classes, count, *fill)
     if not count:
         return NoTextSampler(tokenizer, keep_label)

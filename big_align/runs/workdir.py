@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from big_align import interop
 from big_align.components.models import build_model
+from big_align.configuration import class_templates
 from big_align.configuration.config_files import CONFIG_JSON, read_config
 from big_align.configuration.kept_files import check_vocabulary, use_kept_files
 from big_align.data.labels.classes import ClassList
@@ -135,7 +136,8 @@ def read_workdir(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None)
         bias=float(params[BIAS]) if has_bias(params) else None,
         checkpoint=str(find_folder(str(path), config.checkpoint.get("folder")) / str(step)),
         classifier=_export_classifier(objective, params, config),
-        templates=_find_templates(config),
+        templates=class_templates.find_evaluated(config),
+        trained_templates=class_templates.find_trained(config),
     )
 
 
@@ -218,13 +220,6 @@ def _find_temperature(objective: Objective, params: Params) -> float | None:
     """Returns what cosines are divided by; None if the objective has no scale."""
     scale = objective.scale(params)
     return None if scale is None else float(1 / scale)
-
-
-def _find_templates(config: ConfigDict) -> tuple[str, ...] | None:
-    """Returns the templates of the run's evaluators; None if they have none, or several sets."""
-    nodes = config.evaluators.values()
-    found = {tuple(node.templates) for node in nodes if node.get("templates")}
-    return found.pop() if len(found) == 1 else None
 
 
 def _find_preprocessing(

@@ -50,8 +50,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--transform", help="image operations to apply (default: the model's own)")
     parser.add_argument(
         "--template", action="append",
-        help="a text with {} where the class name goes, in place of each data set's own; give it "
-        "again for more, which are averaged",
+        help="a text with {} where the class name goes, and perhaps {description}; give it again "
+        "for more, which are averaged (default: that in which a run trained its class texts, or "
+        "else each data set's own)",
     )  # fmt: skip
     parser.add_argument(
         "--equal_classes", choices=EQUAL_CLASSES, default=EQUAL_CLASSES[0],
@@ -61,11 +62,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--shots", default="1,2,4,8,16",
-        help="comma-separated numbers of training images per class for few_shot (%(default)s)",
+        help="comma-separated numbers of training images per class for few_shot and few_shot_text "
+        "(%(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--draws", type=int, default=3,
-        help="number of random draws of the training images of few_shot (%(default)s)",
+        help="number of random draws of the training images of both (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--batch_size", type=int, help="images per batch on each host (256; 64 on CPUs)"
@@ -179,16 +181,13 @@ def read_templates(given: list[str] | None) -> tuple[str, ...] | None:
     Raises:
       UserError: a template has no place for the name, or several.
     """
-    from big_align.data.labels.prompts import fill_templates
+    from big_align.data.labels import templates
     from big_align.errors import UserError
 
-    if given is None:
-        return None
     try:
-        fill_templates((), given)
-    except ValueError as error:
+        return None if given is None else templates.read_templates(given)
+    except UserError as error:
         raise UserError(f"--template: {error}") from error
-    return tuple(given)
 
 
 def read_numbers(text: str) -> tuple[int, ...]:

@@ -183,16 +183,15 @@ def _open(options: argparse.Namespace, overrides: list[str]) -> tuple[Iterable[s
 
 def _read(config: Node) -> Iterator[str]:
     """Yields the texts that a config trains on."""
-    from big_align.data.labels.prompts import choose_templates, fill_templates
+    from big_align.data.labels.prompts import fill_class_templates
     from big_align.runs import dataset
 
     for part in dataset.read_parts(config).values():
         if part.classes is None:
             yield from tag_counting.read_captions(dataset.open_source(part))
             continue
-        phrases = part.classes.phrases(bool(part.loader.get("describe_classes")))
-        templates = choose_templates(part.classes, part.loader.get("templates"))
-        yield from itertools.chain.from_iterable(fill_templates(phrases, templates))
+        given = part.classes, part.loader.get("templates")
+        yield from itertools.chain.from_iterable(fill_class_templates(*given, synonyms=False))
 
 
 if __name__ == "__main__":

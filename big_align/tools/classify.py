@@ -28,8 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument(
         "--template", action="append",
-        help="a text with {} for the class name; may be repeated (default: those of the class "
-        "list, of the run's evaluators, or 'a photo of a {}.')",
+        help="a text with {} for the class name, and perhaps {description}; may be repeated "
+        "(default: those in which the run trained class texts, those of the class list, of the "
+        "run's evaluators, or 'a photo of a {}.')",
     )  # fmt: skip
     parser.add_argument(
         "--top", type=int, default=5, help="how many classes to print per image (%(default)s)"

@@ -89,7 +89,8 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
 
 def _inspect_part(config: Any, part: Any, source: Any, tokenizer: Any, options: Any) -> Any:
     from big_align.components import signatures, tables, transforms
-    from big_align.data.labels.prompts import choose_templates, fill_templates
+    from big_align.data.labels.prompts import choose_templates
+    from big_align.data.labels.templates import fill_templates
     from big_align.data.loading import inspection
     from big_align.data.loading.settings import LoaderSettings
 
@@ -104,11 +105,11 @@ def _inspect_part(config: Any, part: Any, source: Any, tokenizer: Any, options: 
         texts_of = lambda captions, labels: captions  # noqa: E731
         if part.classes is not None:
             templates = choose_templates(part.classes, part.loader.get("templates"))
-            phrases = part.classes.phrases(bool(part.loader.get("describe_classes")))
+            classes = list(zip(part.classes.names, part.classes.descriptions, strict=True))
 
             def texts_of(captions: list[str], labels: tuple[int, ...]) -> list[str]:
-                known = [phrases[label] for label in labels if label < len(phrases)]
-                return [text for some in fill_templates(known, templates) for text in some]
+                known = [classes[label] for label in labels if label < len(classes)]
+                return [text for each in known for text in fill_templates(templates, *each)]
 
         texts = inspection.Texts(tokenizer.length, long, texts_of)
     most = None if options.examples == "all" else int(options.examples)

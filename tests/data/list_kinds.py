@@ -42,7 +42,7 @@ def write_classes(ending: str) -> Callable[..., None]:
 def read_class_list(ending: str) -> Callable[[Path], tuple[Any, int]]:
     def read(folder: Path) -> tuple[Any, int]:
         classes = read_classes(f"{folder}/x.{ending}")
-        Utf8Tokenizer()(classes.phrases(True))
+        Utf8Tokenizer()(classes.phrases())
         return [classes.names, classes.descriptions, classes.ids, classes.templates], 0
 
     return read

@@ -16,7 +16,7 @@ FLIP = "resize(8)|random_crop(6)|flip_horizontal"
 STREAM = ("seed", "window", "max_broken_fraction")
 IMAGES = ("views_per_image",)
 CAPTIONS = ("captions_per_image", "captions_used", "keep_label")
-TEMPLATES = ("captions_per_image", "templates", "describe_classes", "label_offset")
+TEMPLATES = ("captions_per_image", "templates", "label_offset")
 
 
 def make_sampler(tokenizer, classes=None, **options):

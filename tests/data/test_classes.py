@@ -78,10 +78,9 @@ def test_a_written_file_reads_back_equal(tmp_path):
 
 
 def test_phrases_add_what_descriptions_there_are():
-    assert CRANES.phrases(False) == CRANES.names
-    assert CRANES.phrases(True) == ("heron", "crane, a bird", "crane, lifts, and lowers")
+    assert CRANES.phrases() == ("heron", "crane, a bird", "crane, lifts, and lowers")
     one = ClassList(("leek",), ("Boil it.",), ("",))
-    assert one.phrases(True) == ("leek, Boil it",)  # the template ends the sentence
+    assert one.phrases() == ("leek, Boil it",)  # the template ends the sentence
 
 
 def test_the_position_as_an_integer_is_a_label_and_no_id(tmp_path):

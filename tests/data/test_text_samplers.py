@@ -130,7 +130,7 @@ def test_templates_and_descriptions_of_a_class_list():
     assert text_of(classes=CLASSES) == words(["a photo of a number 3."])[0][0].tolist()
     own = ClassList(CLASSES.names, CLASSES.descriptions, CLASSES.ids, ("of {}",))
     assert text_of(classes=own) == words(["of number 3"])[0][0].tolist()
-    described = text_of(classes=own, describe_classes=True)
+    described = text_of(classes=own, templates=("of {}, {description}",))
     assert described == words(["of number 3, n"])[0][0].tolist()
     with make_loader(
         source, tokenizer=words, classes=CLASSES, templates=("{}", "a {}"), captions_per_image=3
@@ -142,6 +142,11 @@ def test_templates_and_descriptions_of_a_class_list():
         assert mask.any(1).tolist() == [True, True, False]
     with pytest.raises(ValueError, match="needs one {} where the class name goes"):
         make_loader(source, classes=CLASSES, templates=("a photo",))
+    bare = ClassList.from_names(CLASSES.names)
+    with pytest.raises(
+        ValueError, match="10 of 10 classes have no description, 'number 0' the fir"
+    ):
+        make_loader(source, classes=bare, templates=("a {}, {description}",))
 
 
 @pytest.mark.parametrize(

@@ -366,7 +366,7 @@ def test_zero_shot_takes_names_templates_and_descriptions_from_a_class_list(tmp_
     classes = [{"name": "crane", "description": f"number {n}"} for n in range(3)]
     path.write_text(json.dumps({"classes": classes, "templates": ["{}"]}))
     data = source([0, 1, 2, 2], [["-"]] * 4, [0, 1, 2, 1])
-    described = ZeroShot(data, "resize(2)", tokenize, str(path), with_descriptions=True)
+    described = ZeroShot(data, "resize(2)", tokenize, str(path), ("{}, {description}",))
     assert described.texts == [[f"crane, number {n}"] for n in range(3)]
     assert described(OneHotEmbedder())["top1"] == pytest.approx(0.75)
     # Given templates come first; the last word is what the tokenizer of this test sees.

@@ -9,6 +9,7 @@ from big_align.errors import UserError
 from big_align.losses.contrastive import contrastive_loss
 from big_align.objectives.align import Align
 from big_align.objectives.clip import Clip
+from big_align.objectives.parts.contrast import DIRECTIONS
 from big_align.objectives.parts.encoders import real_texts
 from tests import tiny
 from tests.device_counts import DEVICES
@@ -72,6 +73,36 @@ def test_clip_is_half_of_align_at_its_scale():
     np.testing.assert_allclose(loss, expected / 2, rtol=1e-5)
 
 
+def differentiate_by_hand(zimg, ztxt, scale, direction):
+    """Eq. 2 of iCLIP, or its counterpart, and its slopes by the embeddings, in float64."""
+    logits = scale * zimg @ ztxt.T
+    axis = {"image_to_text": 1, "text_to_image": 0}[direction]
+    share = np.exp(logits) / np.exp(logits).sum(axis, keepdims=True)
+    slope = scale * (share - np.eye(len(zimg))) / len(zimg)
+    return -np.log(np.diag(share)).mean(), {"zimg": slope @ ztxt, "ztxt": slope.T @ zimg}
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_clip_trains_both_directions_or_one(devices, direction):
+    clip = Clip(tiny.make_model(), tiny.make_mesh(devices), direction=direction)
+    params, outputs = {"log_scale": jnp.float32(np.log(5.0))}, embeddings()
+    trained = jax.value_and_grad(
+        lambda x: clip.loss(params, x, None, batch(masked=3)), has_aux=True
+    )
+    (loss, metrics), grads = jax.jit(trained)(outputs)
+    real = {name: np.float64(x)[:-3] for name, x in outputs.items()}
+    hand = {name: differentiate_by_hand(**real, scale=5, direction=name) for name in DIRECTIONS[1:]}
+    for name, (value, _) in hand.items():  # both are logged
+        np.testing.assert_allclose(metrics[f"{name}_loss"], value, rtol=1e-5)
+    chosen = list(hand.values()) if direction == "both" else [hand[direction]]
+    np.testing.assert_allclose(loss, np.mean([value for value, _ in chosen]), rtol=1e-5)
+    for name, grad in grads.items():
+        expected = np.mean([slopes[name] for _, slopes in chosen], axis=0)
+        np.testing.assert_allclose(grad[:-3], expected, atol=1e-6)
+        assert not grad[-3:].any()
+
+
 @pytest.mark.slow
 def test_clip_starts_at_its_temperature_and_is_bounded_after_the_update():
     clip = Clip(tiny.make_model(), tiny.make_mesh(), temperature=0.07, min_temperature=0.01)
@@ -91,11 +122,13 @@ def test_clip_starts_at_its_temperature_and_is_bounded_after_the_update():
         {"label_smoothing": 1.0},
         {"negative_fraction": 0.3},
         {"negative_fraction": 0.0},
+        {"direction": "none"},
     ],
 )
 def test_values_out_of_range_are_named(wrong):
+    objective = Clip if "direction" in wrong else Align
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Align(tiny.make_model(), tiny.make_mesh(), **wrong)
+        objective(tiny.make_model(), tiny.make_mesh(), **wrong)
 
 
 def test_groups_of_negatives_that_do_not_divide_the_batch_are_named():

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from big_align.data.labels.classes import ClassList
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.objectives.parts.class_texts import ClassTexts, tokenize_classes
 from tests import tiny
@@ -117,9 +118,10 @@ def test_memory_does_not_grow_with_the_classes_beyond_their_embeddings(devices):
 
 def test_class_texts_are_as_long_as_the_longest():
     tokenizer = WordTokenizer(WORDS, length=12)
-    phrases = ("w1", "w2 w3 w4", "w1")
-    text, mask = tokenize_classes(phrases, "a photo of a {}", tokenizer)
-    longer = tokenizer([f"a photo of a {phrase}" for phrase in phrases])
+    names, means = ("w1", "w2 w3", "w1"), ("w5.", "w4", "w2")  # classes of one name
+    classes = ClassList(names, means, ("",) * 3, synonyms=((), ("w3",), ()))  # which are not read
+    text, mask = tokenize_classes(classes, "a photo of a {}, {description}", tokenizer)
+    longer = tokenizer(["a photo of a w1, w5", "a photo of a w2 w3, w4", "a photo of a w1, w2"])
     assert text.shape == (3, 8)
     for ours, whole in zip((text, mask), longer, strict=True):
         np.testing.assert_array_equal(ours, whole[:, :8])

@@ -77,7 +77,7 @@ def pad_classes(objective, ztxt):
     return jnp.concatenate([ztxt, draw_unit(9, padding, DIM)]) if padding else ztxt
 
 
-def compute_by_hand(scale, zimg, ztxt, classes, batch, text_to_image):
+def compute_by_hand(scale, zimg, ztxt, classes, batch, direction):
     """Eq. 6 and the direction it does not have, one example at a time."""
     label, mask = np.asarray(batch["label"]), np.asarray(batch["mask"])
     ztxt = ztxt.reshape(len(label), -1, DIM)
@@ -91,7 +91,7 @@ def compute_by_hand(scale, zimg, ztxt, classes, batch, text_to_image):
     positive = np.array([[a == b for b in owner] for a in own])
     fraction = positive / positive.sum(1, keepdims=True)
     total = -(fraction * jax.nn.log_softmax(logits, axis=1)).sum(1).mean()
-    asking = {"captions": ("pair",), "none": (), "all": ("pair", "class")}[text_to_image]
+    asking = {"both": ("pair",), "image_to_text": (), "all": ("pair", "class")}[direction]
     for name in {o for o in own if o[0] in asking}:
         columns = [j for j, o in enumerate(owner) if o == name]
         target = positive[:, columns] / positive[:, columns].sum(0)
@@ -104,9 +104,9 @@ LABELS = np.array([3, -1, -1, 3, 0, 12, -1, -1, 7, -1, 1, -1, -1, 5, -1, 9])
 
 
 @pytest.mark.parametrize("devices", DEVICES)
-@pytest.mark.parametrize("text_to_image", ["captions", "none", "all"])
-def test_equals_the_formula_one_example_at_a_time(devices, text_to_image):
-    objective = make_iclip(devices, text_to_image=text_to_image)
+@pytest.mark.parametrize("direction", ["both", "image_to_text", "all"])
+def test_equals_the_formula_one_example_at_a_time(devices, direction):
+    objective = make_iclip(devices, direction=direction)
     outputs, batch = make_rows(LABELS, masked=2)
     classes = draw_unit(3, 13, DIM)
 
@@ -115,29 +115,29 @@ def test_equals_the_formula_one_example_at_a_time(devices, text_to_image):
 
     def by_hand(params, outputs, classes):
         towers = outputs["zimg"], outputs["ztxt"], classes
-        return compute_by_hand(jnp.exp(params["log_scale"]), *towers, batch, text_to_image)
+        return compute_by_hand(jnp.exp(params["log_scale"]), *towers, batch, direction)
 
     arrays = PARAMS, outputs, classes
     assert_close(differentiate(ours, *arrays), differentiate(by_hand, *arrays))
 
 
 @pytest.mark.parametrize(
-    ("text_to_image", "expected"),
+    ("direction", "expected"),
     [
-        ("none", np.log(5) / 2),
-        ("captions", np.log(5) / 2 + np.log(1.5) / 2),
+        ("image_to_text", np.log(5) / 2),
+        ("both", np.log(5) / 2 + np.log(1.5) / 2),
         ("all", np.log(5) / 2 + np.log(1.5)),
     ],
 )
-def test_a_mixed_batch_by_hand(text_to_image, expected):
-    """Eq. 6 as printed is `none`; what texts ask is added to it.
+def test_a_mixed_batch_by_hand(direction, expected):
+    """Eq. 6 as printed is `image_to_text`; what texts ask is added to it.
 
     The scale is log 2, so that a cosine of 1 counts 2 and one of 0 counts 1. The first image is of
     the first class and looks like its text: 2 of 2 + 1 + 1. The second is like its caption and the
     text of the second class: 2 of 1 + 2 + 2. So eq. 6 is (log 4/2 + log 5/2) / 2. The caption finds
     its image with 2 of 3, which weighs as one of two images, and so does the first class.
     """
-    objective = make_iclip(classes=2, text_to_image=text_to_image)
+    objective = make_iclip(classes=2, direction=direction)
     right, up = np.eye(2, dtype=np.float32)
     classes = jnp.asarray(np.stack([right, up]))
     outputs = {"zimg": classes, "ztxt": jnp.asarray(np.stack([right, up]))}  # of a label: unused
@@ -154,7 +154,7 @@ def test_a_mixed_batch_by_hand(text_to_image, expected):
 def test_over_the_classes_of_the_batch_it_is_unicl_from_image_to_text(devices):
     label = np.where(LABELS < 0, -1, np.cumsum(LABELS >= 0) - 1)[::-1].copy()
     classes = int(label.max()) + 1  # each once in the batch
-    objective = make_iclip(devices, classes, text_to_image="none")
+    objective = make_iclip(devices, classes, direction="image_to_text")
     unicl = Unicl(objective.model, objective.mesh, temperature=0.2)
     outputs, batch = make_rows(label)
     order = jnp.asarray([int(np.flatnonzero(label == c)[0]) for c in range(classes)])
@@ -218,7 +218,7 @@ def test_padding_and_chunks_of_classes_change_nothing(classes):
     outputs, batch = make_rows(label)
 
     def run(devices, chunk):
-        objective = make_iclip(devices, classes, chunk=chunk, text_to_image="all")
+        objective = make_iclip(devices, classes, chunk=chunk, direction="all")
         params = _make_params(objective)[0]
 
         def loss(params, outputs):
@@ -316,13 +316,13 @@ def test_a_label_beyond_the_classes_is_as_if_masked():
 def test_descriptions_tell_equal_names_apart_and_equal_texts_stay_two_classes():
     names, blank = ("w1", "w1", "w2"), ("", "", "")
     classes = ClassList(names, ("w3", "w4", ""), blank)
-    objective = make_iclip(classes=classes)
+    objective = make_iclip(classes=classes, template="a {}, {description}")
     params, model_state = _make_params(objective)
     batch = make_batch(np.array([0, 1]), objective.mesh)
     described = jax.jit(objective.classify)(params, model_state, batch)
     assert (jnp.abs(described[:, 0] - described[:, 1]) > 1e-4).all()
 
-    objective = make_iclip(classes=classes, with_descriptions=False)
+    objective = make_iclip(classes=classes)
     same = jax.jit(objective.classify)(params, model_state, batch)
     np.testing.assert_allclose(same[:, 0], same[:, 1], rtol=1e-6)
     # Two classes of one text share what probability they have.
@@ -350,7 +350,7 @@ def test_classify_compares_images_with_class_texts(devices):
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        ({"text_to_image": "both"}, "text_to_image = 'both' is unknown; known: captions, none"),
+        ({"direction": "none"}, "direction = 'none' is none of both, image_to_text, all"),
         ({"chunk": 0}, "chunk must be at least 1"),
         ({"template": "a photo"}, "needs one {}"),
         ({"temperature": 0.001}, "min_temperature"),

@@ -91,9 +91,10 @@ def encoded(masked=1, texts=(), step=0, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", DEVICES)
-def test_without_a_new_tag_it_is_clip(devices):
-    one, params, state, batch, outputs = encoded(step=4, change_step=5)
-    objective = make_objective(devices, change_step=5)
+def test_without_a_new_tag_and_empty_texts_it_is_clip(devices):
+    options = {"change_step": 5, "empty_texts": "left_out"}
+    one, params, state, batch, outputs = encoded(step=4, **options)
+    objective = make_objective(devices, **options)
     clip = Clip(objective.model, objective.mesh)
     rng = jax.random.PRNGKey(1)
     expected_outputs = jax.jit(clip.encode)(params, state, batch, rng)[0]
@@ -139,6 +140,7 @@ def test_contrast_alone_is_clip_and_has_no_recognizer(devices):
 )
 def test_loss_is_the_plain_formula_of_the_texts_that_exist(options, texts):
     """Sliced: neither padding nor texts that do not exist are there at all."""
+    options = {"empty_texts": "left_out"} | options
     objective, params, state, batch, outputs = encoded(masked=2, texts=texts, **options)
     loss, metrics = jax.jit(objective.loss)(params, outputs, None, batch)
     given, found = objective.finder.find(batch, outputs["logits"])
@@ -167,11 +169,105 @@ def test_loss_is_the_plain_formula_of_the_texts_that_exist(options, texts):
     np.testing.assert_allclose(loss, metrics["itc_loss"] + metrics["mlr_loss"], rtol=1e-6)
 
 
+def differentiate_eq_6(z, real, new, reading):
+    """Eq. 6 and its gradient in float64: M images and the texts of Algorithm 1, in its order.
+
+    Args:
+      z: `zimg` [m d], `ztxt` [m 2 d] and the logarithm of the scale.
+      real: the images that are no padding.
+      new: those in which tags are found.
+      reading: of `empty_texts`.
+    """
+    images = np.flatnonzero(real)
+    second = np.flatnonzero(real & new) if reading == "left_out" else images
+    texts = [(i, 0) for i in images] + [(i, 1) for i in second]
+    x = z["zimg"][images]
+    y = np.stack([z["ztxt"][text] for text in texts])
+    scale = np.exp(z["log_scale"])
+    # The similarity matrix [M, texts], and the target of each pair before it is normalized.
+    similarity = scale * x @ y.T
+    target = np.array(
+        [[float(i == j and (k == 0 or new[j])) for j, k in texts] for i in images]
+    )
+    value, slope = 0.0, np.zeros_like(similarity)
+    for axis in (1, 0):
+        mass = target.sum(axis, keepdims=True)
+        goal = target / np.maximum(mass, 1)
+        exp = np.exp(similarity)
+        p = exp / exp.sum(axis, keepdims=True)
+        divergence = np.where(goal > 0, goal * np.log(np.where(goal > 0, goal, 1) / p), 0).sum()
+        rows = mass.size if axis == 0 and reading == "rows" else (mass > 0).sum()
+        value += divergence / rows / 2
+        slope += np.where(mass > 0, p - goal, 0) / rows / 2
+    grads = {name: np.zeros_like(array) for name, array in z.items()}
+    grads["zimg"][images] = scale * slope @ y
+    for text, grad in zip(texts, scale * slope.T @ x, strict=True):
+        grads["ztxt"][text] = grad
+    grads["log_scale"] = (slope * similarity).sum()
+    return value, grads
+
+
 @pytest.mark.parametrize("devices", DEVICES)
-def test_texts_that_do_not_exist_take_no_part(devices):
+@pytest.mark.parametrize("reading", ["candidates", "rows", "left_out"])
+@pytest.mark.parametrize(("size", "masked", "step"), [(13, 2, 0), (16, 0, 0), (5, 1, -1)])
+def test_eq_6_is_that_of_numpy(devices, reading, size, masked, step):
+    """Value and gradient, before (-1) and after tags are found; with `rows` as the authors do."""
+    objective = make_objective(devices, empty_texts=reading)
+    rng = np.random.default_rng(size)
+    draw = rng.normal(size=(size, 3, 8)), rng.normal(size=(size, COUNT))
+    unit = draw[0] / np.linalg.norm(draw[0], axis=-1, keepdims=True)
+    if reading != "left_out":
+        unit[1:, 2] = unit[0, 2]  # all empty texts have the same embedding
+    z = {"zimg": unit[:, 0], "ztxt": unit[:, 1:], "log_scale": np.float64(1.3)}
+    batch = make_batch(objective, size=size, masked=masked, step=step)
+    given = (np.asarray(batch["tags"])[:, :, None] == np.arange(COUNT)).any(axis=1)
+    new = (1 / (1 + np.exp(-draw[1])) > 0.6) & ~given if step == 0 else np.zeros_like(given)
+    real, new = np.asarray(batch["mask"]), new.any(axis=1)
+    assert step < 0 or 0 < new[real].sum() < real.sum()
+
+    def loss(z):
+        outputs = {"zimg": z["zimg"], "ztxt": z["ztxt"], "logits": jnp.float32(draw[1])}
+        _, metrics = objective.loss({"log_scale": z["log_scale"]}, outputs, None, batch)
+        return metrics["itc_loss"]
+
+    actual = jax.jit(jax.value_and_grad(loss))(jax.tree.map(jnp.float32, z))
+    expected = differentiate_eq_6(z, real, new, reading)
+    np.testing.assert_allclose(actual[0], expected[0], rtol=2e-6)
+    for name, grad in expected[1].items():
+        np.testing.assert_allclose(actual[1][name], grad, rtol=0, atol=1e-6 * np.abs(grad).max())
+
+
+def test_an_empty_text_is_a_candidate_by_hand():
+    """One image, its caption and an empty text: eq. 6 is half of log(1 + e^(s(b - a)))."""
+    a, b, scale = 0.8, 0.6, 2.0
+    outputs = {
+        "zimg": jnp.float32([[1, 0]]),
+        "ztxt": jnp.float32([[[a, 0.6], [b, -0.8]]]),
+        "logits": jnp.full((1, COUNT), -9.0),
+    }
+    expected = {"candidates": np.log1p(np.exp(scale * (b - a))) / 2, "rows": None, "left_out": 0}
+    expected["rows"] = expected["candidates"]
+    for reading, value in expected.items():
+        objective = make_objective(empty_texts=reading)
+        batch = make_batch(objective, size=1, masked=0)
+        params = {"log_scale": jnp.log(scale)}
+        _, metrics = objective.loss(params, outputs, None, batch)
+        np.testing.assert_allclose(metrics["itc_loss"], value, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_an_empty_text_is_that_of_an_empty_caption():
+    objective, params, state, batch, outputs = encoded(step=4, change_step=5)
+    text, text_mask = map(jnp.asarray, TOKENIZER([""]))
+    empty = objective.embed_text(params, state, {"text": text, "text_mask": text_mask})
+    np.testing.assert_allclose(outputs["ztxt"][:, 1], jnp.repeat(empty, 16, axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+def test_texts_that_are_left_out_take_no_part(devices):
     """Whatever their embedding is, value and gradient stay, and it gets none itself."""
-    _, params, state, batch, outputs = encoded()
-    objective = make_objective(devices)
+    _, params, state, batch, outputs = encoded(empty_texts="left_out")
+    objective = make_objective(devices, empty_texts="left_out")
     new = objective.finder.find(batch, outputs["logits"])[1].any(axis=1)
     assert new.any() and not new.all()
     other = jnp.roll(outputs["zimg"], 3, axis=0)
@@ -411,6 +507,7 @@ def test_a_linear_head_learns_the_same_from_features_of_a_locked_tower(contrast)
         ({"loss": "asl"}, "loss = 'asl' is unknown; known: bce, weighted_bce, splc, splc_focal"),
         ({"prior": 0.0}, r"prior = 0.0 is not in \(0, 1\)"),
         ({"threshold": 1.0}, r"threshold = 1.0 is not in \(0, 1\)"),
+        ({"empty_texts": "no"}, "empty_texts = 'no' is unknown; known: candidates, rows, left_out"),
         ({"change_step": -1}, "change_step = -1 must be at least 0"),
         ({"decoder_width": 20}, "decoder_width = 20 is no multiple of the 8 heads"),
     ],

@@ -70,6 +70,37 @@ def test_the_loss_is_the_mean_of_both_on_their_own_rows(devices):
         np.testing.assert_allclose(grads[name], expected[name], atol=1e-6)
 
 
+@pytest.mark.parametrize("devices", DEVICES)
+def test_in_one_direction_it_is_the_mean_of_eq_1_and_eq_2(devices):
+    """Values and slopes by hand, in float64; texts get none from being asked for their images."""
+    objective, (params, outputs) = make_objective(devices, direction="image_to_text"), draw()
+    trained = jax.value_and_grad(lambda x: objective.loss(params, x, None, make_batch())[0])
+    loss, grads = jax.jit(trained)(outputs)
+    rows = {name: np.float64(x) for name, x in outputs.items()}
+    head = jax.tree.map(np.float64, params["classifier"])
+
+    def explain(logits, right):
+        """Returns the mean surprise of the right columns, and its slopes by the logits."""
+        share = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        places = np.arange(len(logits)), right
+        surprise = -np.log(share[places]).mean()
+        share[places] -= 1
+        return surprise, share / len(logits)
+
+    eq_1, by_class = explain(
+        rows["features"][LABELED] @ head["kernel"] + head["bias"], LABEL[LABELED]
+    )
+    zimg, ztxt = rows["zimg"][CAPTIONED], rows["ztxt"][CAPTIONED]
+    eq_2, by_text = explain(5 * zimg @ ztxt.T, np.arange(len(zimg)))
+    np.testing.assert_allclose(loss, (eq_1 + eq_2) / 2, rtol=1e-5)
+    expected = {name: np.zeros_like(x) for name, x in rows.items()}
+    expected["features"][LABELED] = by_class @ head["kernel"].T / 2
+    expected["zimg"][CAPTIONED] = 5 * by_text @ ztxt / 2
+    expected["ztxt"][CAPTIONED] = 5 * by_text.T @ zimg / 2
+    for name in outputs:
+        np.testing.assert_allclose(grads[name], expected[name], atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["captions", "labels", "neither"])
 def test_a_batch_of_one_kind_has_the_loss_of_that_kind(kind):
     objective, (params, outputs) = make_objective(), draw()

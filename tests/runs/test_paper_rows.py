@@ -22,7 +22,7 @@ from tests.runs.test_configs import (
 
 SHORT = {
     "text=medium",  # between the ends of the grid that a table of the config names
-    *("evaluate=idea9", "text_to_image=none", "text_to_image=all"),  # of no row, but of a column
+    *("evaluate=idea9", "direction=both", "direction=all"),  # of no row, but of a column
 }
 NUMBERS = (
     *("temperature", "learn_temperature", "negative_fraction", "threshold", "change_step"),
@@ -144,14 +144,24 @@ def test_iclip_is_evaluated_by_the_texts_that_it_trains():
         data = config.data.mixture.labels if config.data.mixture else config.data
         for evaluator in (config.evaluators.imagenet, config.evaluators.sketch):
             assert evaluator.templates == (config.objective.template,)
-            assert evaluator.with_descriptions == config.objective.with_descriptions
             of_words = "data/imagenet_wordnet.json"  # named as the lists of 21K and 22K are
             assert evaluator.names == (of_words if "imagenet2" in row else data.classes)
+
+
+def test_rows_of_iclip_are_trained_in_the_direction_of_its_equations():
+    """Eq. 2 and 6 ask texts for an image, and in one table all rows ask the same."""
+    for row in ("method=vl_only", "method=multitask", "names=only", "method=iclip"):
+        config = load_config(f"configs/iclip.py:{row}")
+        assert config.objective.direction == "image_to_text"
+        both = load_config(f"configs/iclip.py:{row},direction=both")
+        assert both.objective.direction == "both"
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
+        ("iclip.py:method=vl_only,direction=all", "direction=all is of method=iclip"),
+        ("iclip.py:method=sup_only,direction=both", "direction is of methods with captions"),
         ("mlcd.py:stage=text,figure=3", "figure=3 is of stage=image"),
         ("mlcd.py:stage=text,loss=mlc", "loss=mlc is of stage=image"),
         ("mlcd.py:ratio=half", "ratio=half is no number"),

@@ -72,19 +72,20 @@ def test_no_texts_and_the_rows_of_a_process():
 
 
 def test_classes_and_captions_of_a_mixture(classes):
-    labels = {"classes": classes, "templates": ("a {}", "the {}"), "describe_classes": True}
+    described = ("a {}, {description}", "the {}: {description}")
+    labels = {"classes": classes, "templates": described}
     parts = {
         "one": DIGITS | labels | {"weight": 0.25},
         "pairs": DIGITS | {"weight": 0.5, "window": 40},
     }
-    parts["two"] = parts["one"] | {"describe_classes": False, "templates": ("{}",)}
+    parts["two"] = parts["one"] | {"templates": ("{}",)}
     built, images = build_loader(mixture=parts), "random_crop(6)"
 
     def stream(name: str, rows: int, **window: int) -> ExampleStream:
         return ExampleStream(digits_source("train"), rows, part_seed(SEED, name), **window)
 
     listed = read_classes(classes)
-    described = TemplateSampler(WORDS, listed, 1, ("a {}", "the {}"), describe_classes=True)
+    described = TemplateSampler(WORDS, listed, 1, described)
     named = TemplateSampler(WORDS, listed, 1, ("{}",))
     streams = {
         "one": RowStream(stream("one", 4), described, ImagePipeline(images)),

@@ -17,8 +17,8 @@ def test_word_net_describes_every_class_of_tiny_imagenet(data_dir, tmp_path, cap
     assert told.startswith("202 classes\n     202 by WordNet ids\n") and "Without" not in told
     before, after = read_classes(classes), read_classes(output)
     assert (after.names, after.ids) == (before.names, before.ids)
-    assert after.phrases(True)[0] == "Egyptian cat, a domestic cat of Egypt"
-    assert len(set(after.phrases(True))) == 202
+    assert after.phrases()[0] == "Egyptian cat, a domestic cat of Egypt"
+    assert len(set(after.phrases())) == 202
     # What was described needs no dictionary again, and describes a list without ids.
     again = str(tmp_path / "again.json")
     assert describe_classes.main([f"--classes={output}", f"--output={again}"]) == 0
@@ -79,7 +79,7 @@ def test_names_templates_and_reports_of_a_list_of_the_package(tmp_path, capsys):
     assert "10 by the file of descriptions" in told and "but no class (1):\n  zebra" in told
     described = read_classes(output)
     assert described.templates == read_classes("cifar10").templates
-    assert described.phrases(True)[0] == "airplane, what a airplane is, in short"
+    assert described.phrases()[0] == "airplane, what a airplane is, in short"
     assert describe_classes.main(arguments) == 1
     assert "is there already; --overwrite replaces it" in capsys.readouterr().err
     assert describe_classes.main([*arguments, "--overwrite"]) == 0

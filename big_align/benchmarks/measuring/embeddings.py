@@ -34,6 +34,7 @@ from big_align.data.precomputed.shard_files import (
     write_array,
 )
 from big_align.errors import UserError
+from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.zero_shot import average_texts
 from big_align.inference.loaded_model import LoadedModel
 
@@ -114,6 +115,11 @@ class EmbeddingStore:
         colors = (seen.mean, seen.std) if seen else None
         made = json.dumps([weights, model.node, colors], sort_keys=True, default=str)
         self.fingerprint = _digest(made.encode())
+
+    @property
+    def embedder(self) -> Embedder:
+        """What embeds with the model, which has an image tower."""
+        return self._encoder.embedder
 
     def find_folder(self, source: Source) -> pathlib.Path:
         """Returns the folder of the embeddings of a source."""

@@ -1,6 +1,7 @@
 """A named data set as an evaluator of a run, which reports its results during training."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -15,6 +16,7 @@ from big_align.benchmarks.measuring.embeddings import EmbeddedImages
 from big_align.benchmarks.measuring.judged_tasks import list_judged_numbers, measure_judged
 from big_align.benchmarks.measuring.outcomes import Outcome
 from big_align.benchmarks.measuring.plans import (
+    CLASS_TASKS,
     EQUAL_CLASSES,
     TASKS_OF,
     TEXT_TASKS,
@@ -30,6 +32,7 @@ from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.text_tuning import ClassEmbeddings
 from big_align.evaluators.zero_shot import embed_classes, warn_of_alike
 from big_align.exhibits.exhibit import Measured
 from big_align.exhibits.pixels import read_pixels
@@ -47,14 +50,14 @@ class NamedBenchmark:
       data: the folder with all data sets.
       transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
-      task: "zero_shot", "linear_probe", "few_shot", "knn", "retrieval", "composition" or
-        "similarity"; None for the first that fits the data set.
+      task: "zero_shot", "linear_probe", "few_shot", "few_shot_text", "knn", "retrieval",
+        "composition" or "similarity"; None for the first that fits the data set.
       shots: images per class for few-shot classification.
       draws: number of draws for few-shot classification.
       equal_classes: "wrong" or "first", what zero-shot classification takes classes of one text
         for.
-      templates: texts with {} in place of the name of a class; None for those that the data set is
-        published with.
+      templates: texts with {} in place of the name of a class, and perhaps {description}; None for
+        those that the data set is published with.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
@@ -228,6 +231,8 @@ class _Classes(_Kind):
         super().open()
         self.classes = read_class_list(self.benchmark, self.data)
         self.names = self.classes.names
+        if self.task in CLASS_TASKS:
+            self.texts = fill_class_templates(self.classes, self.templates)
 
     def measure(self, embedder: Embedder) -> Measured:
         outcome = self._classify(embedder)
@@ -242,11 +247,14 @@ class _Classes(_Kind):
             return measuring.measure_linear_probe(test, *given)
         if self.task == "knn":
             return measuring.measure_knn(test, splits["train"])
-        texts = fill_class_templates(classes, self.templates)
+        texts, drawn = self.texts, list(splits.values())
         ztxt = embed_classes(embedder, self.tokenizer, texts)
         warn_of_alike(ztxt, texts, self.tokenizer, f"{self.benchmark.name}, {self.task}")
         if self.task == "few_shot":
-            return measuring.measure_few_shot(test, list(splits.values()), ztxt, self.settings)
+            return measuring.measure_few_shot(test, drawn, ztxt, self.settings)
+        if self.task == "few_shot_text":
+            tune = functools.partial(ClassEmbeddings, embedder, self.tokenizer)
+            return measuring.measure_few_shot_text(test, drawn, texts, tune, self.settings)
         given = metric, embedder.temperature, self.settings.equal_classes
         return measuring.measure_zero_shot(test, classes, ztxt, *given)
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from big_align.benchmarks import catalog
+from big_align.benchmarks.measuring.plans import TASKS_OF
 
-TASKS = ("zero_shot", "linear_probe", "few_shot", "knn", "retrieval")
+TASKS = ("zero_shot", "linear_probe", "few_shot", "few_shot_text", "knn", "retrieval")
 """Tasks whose scores papers average over data sets."""
 
 
@@ -54,6 +55,8 @@ def average_suites(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the mean score of each suite that a model was measured on as a whole, for each task.
 
     It is the mean that papers report: each data set has its own metric, and all the same weight.
+    The whole are the data sets that the task fits: there are no few shots of images with several
+    labels.
 
     Args:
       rows: results; if there are several for a data set, the last counts.
@@ -65,15 +68,19 @@ def average_suites(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     groups: dict[tuple, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         if isinstance(row["score"], float) and row["settings"]["task"] in TASKS:
-            groups.setdefault((row["model_fullname"], row["task"]), {})[row["dataset"]] = row
+            key = row["model_fullname"], row["settings"]["task"]
+            groups.setdefault(key, {})[row["dataset"]] = row
     averaged = []
-    for measured in groups.values():
+    for (_, task), measured in groups.items():
         for suite, about in catalog.suites().items():
             names = catalog.expand([suite])
-            if measured.keys() >= set(names):
-                same = [measured[name] for name in names]
-                averaged.append(_average(same) | dict(suite=suite, title=f"{about}, mean"))
-                averaged[-1]["dataset"] = f"{suite}, mean of {len(names)}"
+            fit = [n for n in names if task in TASKS_OF[catalog.read_benchmark(n).task]]
+            if len(fit) > 1 and measured.keys() >= set(fit):
+                same = [measured[name] for name in fit]
+                whole = "" if fit == names else f" of {len(names)}"
+                title = f"{about}, mean" + (f" of {len(fit)}{whole}" if whole else "")
+                averaged.append(_average(same) | dict(suite=suite, title=title))
+                averaged[-1]["dataset"] = f"{suite}, mean of {len(fit)}{whole}"
     return averaged
 
 

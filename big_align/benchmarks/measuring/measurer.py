@@ -21,6 +21,7 @@ from big_align.data.examples import Source
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.distributed import agreement
 from big_align.evaluators.classifiers.logistic_regression import TOLERANCE
+from big_align.evaluators.text_tuning import TUNING, ClassEmbeddings
 from big_align.evaluators.zero_shot import warn_of_alike
 from big_align.exhibits.exhibit import encode
 from big_align.exhibits.retrieval import Pairs
@@ -83,6 +84,9 @@ class Measurer:
             described["equal_classes"] = equal_classes
         if task in ("linear_probe", "few_shot"):
             described |= given | {"tolerance": TOLERANCE}
+        if task == "few_shot_text":
+            described |= {name: given[name] for name in ("shots", "draws")}
+            described |= {"tuning": dataclasses.asdict(TUNING)}
         return described | {"tokenizer": self._model.tokenizer, "model": self._store.fingerprint}
 
     def _digest_texts(self, split: str) -> str:
@@ -138,17 +142,28 @@ class Measurer:
         others = {split: self._read(split) for split in self._plan.splits_of(task)[1:]}
         if task == "knn":
             return measuring.measure_knn(test, others["train"])
+        drawn = list(others.values())
         if task == "few_shot":
             ztxt = self._embed_classes() if self._model.embeds("text") else None
-            return measuring.measure_few_shot(test, list(others.values()), ztxt, settings)
+            return measuring.measure_few_shot(test, drawn, ztxt, settings)
+        if task == "few_shot_text":
+            self._embed_classes()  # warns of those that are alike
+            given = self._make_texts(), self._tune_classes, settings
+            return measuring.measure_few_shot_text(test, drawn, *given)
         given = others["train"], others.get("validation"), classes, benchmark.metric, settings
         return measuring.measure_linear_probe(test, *given)
 
     def _embed_classes(self) -> Float[np.ndarray, "c d"]:
-        texts = fill_class_templates(self._plan.classes, self._plan.templates)
+        texts = self._make_texts()
         ztxt = self._store.read_classes(texts)
         warn_of_alike(ztxt, texts, self._model.made_tokenizer, self._benchmark.name)
         return ztxt
+
+    def _make_texts(self) -> list[list[str]]:
+        return fill_class_templates(self._plan.classes, self._plan.templates)
+
+    def _tune_classes(self, texts: Sequence[Sequence[str]]) -> ClassEmbeddings:
+        return ClassEmbeddings(self._store.embedder, self._model.made_tokenizer, texts)
 
     def _read(self, split: str) -> LabeledSplit:
         """Reads the embeddings and labels of a split, once for all tasks."""

@@ -40,8 +40,8 @@ SCORE_NAMES = {
 }  # fmt: skip
 TASK_TITLES = {
     "zero_shot": "zero-shot", "linear_probe": "linear probe", "few_shot": "few shots",
-    "knn": "nearest neighbors", "retrieval": "retrieval", "composition": "composition",
-    "similarity": "similarity",
+    "few_shot_text": "few shots by the text encoder", "knn": "nearest neighbors",
+    "retrieval": "retrieval", "composition": "composition", "similarity": "similarity",
 }  # fmt: skip
 EQUAL = {
     "wrong": "{} classes have the text of another one, and the images of both count as wrong; the "

@@ -13,20 +13,23 @@ from big_align.benchmarks.opening import MissingData, open_split, open_validatio
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.prompts import choose_templates
+from big_align.data.labels.templates import asks_description
 from big_align.errors import UserError, suggest
 
-TASKS = ("zero_shot", "linear_probe", "few_shot", "knn", "retrieval", *JUDGED)
+TASKS = ("zero_shot", "linear_probe", "few_shot", "few_shot_text", "knn", "retrieval", *JUDGED)
 DEFAULT_TASKS = ("zero_shot", "retrieval", *JUDGED)
 TASKS_OF = {
-    "classification": ("zero_shot", "linear_probe", "few_shot", "knn"),
+    "classification": ("zero_shot", "linear_probe", "few_shot", "few_shot_text", "knn"),
     "multilabel": ("zero_shot", "linear_probe"),
     "retrieval": ("retrieval",),
     **{task: (task,) for task in JUDGED},
 }
 """The tasks that can be measured on a benchmark, by its own task."""
-TEXT_TASKS = ("zero_shot", "retrieval", *JUDGED)
-TRAIN_TASKS = ("linear_probe", "few_shot", "knn")
-VALIDATION_TASKS = ("linear_probe", "few_shot")
+TEXT_TASKS = ("zero_shot", "few_shot_text", "retrieval", *JUDGED)
+CLASS_TASKS = ("zero_shot", "few_shot", "few_shot_text")
+"""The tasks that read texts of classes, if the model has a text tower."""
+TRAIN_TASKS = ("linear_probe", "few_shot", "few_shot_text", "knn")
+VALIDATION_TASKS = ("linear_probe", "few_shot", "few_shot_text")
 EQUAL_CLASSES = ("wrong", "first")
 """What `zero_shot` may take classes of one text for: the images of all are wrong, or the first."""
 
@@ -42,7 +45,8 @@ class BenchmarkPlan:
       tasks: the tasks to measure.
       classes: classes of the benchmark, None if it has none.
       judged: human judgments of images and texts, None for other benchmarks.
-      templates: texts with {} in place of a class name; None for those of the class list.
+      templates: texts with {} in place of a class name, and perhaps {description}; None for those
+        of the class list.
     """
 
     benchmark: Benchmark
@@ -62,8 +66,13 @@ class BenchmarkPlan:
             return described | {"judgments": self.judged.digest(), "language": benchmark.language}
         if self.classes is None:
             return described | {"folds": benchmark.folds, "language": benchmark.language}
+        described |= {"classes": list(self.classes.names)}
+        if task not in CLASS_TASKS:
+            return described
         templates = choose_templates(self.classes, self.templates)
-        described |= {"classes": list(self.classes.names), "templates": list(templates)}
+        described |= {"templates": list(templates)}
+        if any(map(asks_description, templates)):
+            described |= {"descriptions": list(self.classes.descriptions)}
         return described | ({"synonyms": s} if (s := self.classes.synonyms) else {})
 
     def splits_of(self, task: str) -> list[str]:
@@ -106,7 +115,8 @@ def make_plan(
       data: the folder with all data sets.
       towers: the towers that the model has, of "image" and "text".
       index_dir: a folder that keeps scans of shards for the next start.
-      templates: texts with {} in place of a class name; None for those of each class list.
+      templates: texts with {} in place of a class name, and perhaps {description}; None for those
+        of each class list.
 
     Returns:
       The plan, None if nothing can be measured; and a line for each part that cannot be measured.
@@ -147,6 +157,13 @@ def make_plan(
     except MissingData as error:
         lines.append(str(error))
         fit = [task for task in fit if task not in TRAIN_TASKS]
+    reading = [task for task in fit if task in CLASS_TASKS and "text" in towers]
+    if classes is not None and reading:
+        try:
+            choose_templates(classes, templates)
+        except UserError as error:
+            lines.append(f"{name}: {error}")
+            fit = [task for task in fit if task not in reading]
     if not fit:
         return None, lines
     given = benchmark, measured, sources, tuple(fit), classes

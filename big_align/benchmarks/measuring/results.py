@@ -21,6 +21,7 @@ TASK_NAMES = {
     "zero_shot": "zeroshot_classification",
     "linear_probe": "linear_probe",
     "few_shot": "few_shot",
+    "few_shot_text": "few_shot_text",
     "knn": "knn",
     "retrieval": "zeroshot_retrieval",
     "composition": "image_caption_selection",
@@ -244,7 +245,8 @@ SHOWN = {
     "acc1": "acc1", "acc5": "acc5", "mean_per_class_recall": "mean per class", "ece": "ECE",
     "lp_acc1": "acc1", "lp_mean_per_class_recall": "mean per class",
     "image_retrieval_recall@5": "image R@5", "text_retrieval_recall@5": "text R@5",
-    "linear_1shot": "1 shot", "linear_4shot": "4 shots", "linear_16shot": "16 shots",
+    **{f"{kind}_{k}shot": f"{k} shot{'s' * (k > 1)}"
+       for kind in ("linear", "text_encoder") for k in (1, 4, 16)},
     "knn_r5": "R@5", "text_acc": "text", "image_acc": "image", "acc": "accuracy",
     "acc_replace": "replace", "acc_swap": "swap", "acc_add": "add",
     "sts": "STS", "sis": "SIS", "sits": "SITS", "spearman_hard": "hard",

@@ -34,7 +34,8 @@ class Order:
       settings: settings of the tasks.
       allow_trained: whether splits that the model was trained on are measured anyway.
       index_dir: a folder that keeps scans of shards for the next start.
-      templates: texts with {} in place of a class name; None for those of each class list.
+      templates: texts with {} in place of a class name, and perhaps {description}; None for those
+        in which the model's run has trained class texts, or else those of each class list.
     """
 
     model: str
@@ -155,9 +156,10 @@ def _make_plans(order: Order, model: LoadedModel, report: RunReport) -> list[Ben
     """
     plans, trained = [], None if order.allow_trained else _open_trained(order.model)
     towers = [part for part in TOWERS if model.embeds(part)]
+    templates = model.trained_templates if order.templates is None else order.templates
     for name in order.benchmarks:
         try:
-            given = order.data, towers, order.index_dir, order.templates
+            given = order.data, towers, order.index_dir, templates
             plan, lines = make_plan(name, order.tasks, *given)
             if plan is not None and trained is not None:
                 _check_trained(plan, trained, order.model)

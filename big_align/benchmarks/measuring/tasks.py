@@ -1,7 +1,7 @@
 """Measures what the evaluators measure, with existing embeddings."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,12 @@ from big_align.evaluators.knn import measure_neighbors
 from big_align.evaluators.linear_probe import ProbeSettings, fit_probe
 from big_align.evaluators.retrieval import DIRECTIONS, join_captions, measure_recalls
 from big_align.evaluators.scores import OF_SEVERAL_LABELS
+from big_align.evaluators.text_tuning import (
+    TUNING,
+    ClassEmbeddings,
+    list_tuned,
+    measure_tuning,
+)
 from big_align.evaluators.zero_shot import check_named
 from big_align.exhibits.retrieval import Pairs
 from big_align.ties import TOLERANCE, number_equal
@@ -43,8 +49,8 @@ class TaskSettings:
     """How tasks are measured.
 
     Attributes:
-      shots: images per class for `few_shot`.
-      draws: number of draws for `few_shot`.
+      shots: images per class for `few_shot` and `few_shot_text`.
+      draws: number of draws for both.
       seed: seed of the validation split of `linear_probe`.
       equal_classes: what `zero_shot` does with classes of one text, such as the two that CLIP's
         list of ImageNet calls "missile": "wrong", for nothing tells them apart; or "first", as an
@@ -191,12 +197,7 @@ def measure_few_shot(
       UserError: a class has too few images for any number of shots.
     """
     sets, classes = number_classes(_join(drawn, "features"), test.take("features"))
-    shots = choose_shots(sets[0].label, settings.shots) or settings.shots
-    if left_out := [str(count) for count in settings.shots if count not in shots]:
-        logging.warning(
-            "%s, few_shot: %s shots are left out: a class has too few images for them",
-            *(drawn[0].name, ", ".join(left_out)),
-        )
+    shots = _choose_shots(sets[0], settings, f"{drawn[0].name}, few_shot")
     given = shots, settings.draws
     numbers = measure_linear(sets, *given) | measure_ridge(sets, *given)
     if ztxt is not None:
@@ -205,6 +206,43 @@ def measure_few_shot(
         numbers |= measure_texts(sets, ztxt[classes], TEMPERATURE, *given)
     metric = f"linear_{max(shots)}shot"
     return Outcome(numbers, numbers[metric], {}, metric=metric)
+
+
+def measure_few_shot_text(
+    test: LabeledSplit,
+    drawn: Sequence[LabeledSplit],
+    texts: Sequence[Sequence[str]],
+    make_classes: Callable[[Sequence[Sequence[str]]], ClassEmbeddings],
+    settings: TaskSettings,
+) -> Outcome:
+    """Measures class texts whose encoder is tuned; the score is that with the most shots.
+
+    Args:
+      test: the split to measure on.
+      drawn: the splits that images are drawn from.
+      texts: the texts of each class.
+      make_classes: embeds classes by their texts, as a function of the text encoder.
+      settings: number of shots and draws, as for `measure_few_shot`.
+
+    Raises:
+      UserError: a class has too few images for any number of shots.
+    """
+    sets, classes = number_classes(_join(drawn, "embedding"), test.take("embedding"))
+    check_named(classes, len(texts), f"{drawn[0].name}, few_shot_text")
+    shots = _choose_shots(sets[0], settings, f"{drawn[0].name}, few_shot_text")
+    embedded = make_classes([texts[number] for number in classes])
+    numbers = measure_tuning(sets, embedded, TUNING, shots, settings.draws)
+    metric = f"text_encoder_{max(shots)}shot"
+    return Outcome(numbers, numbers[metric], {}, metric=metric)
+
+
+def _choose_shots(drawn: LabeledFeatures, settings: TaskSettings, where: str) -> tuple[int, ...]:
+    """Returns the numbers of shots that all classes have images for; all if there is none."""
+    shots = choose_shots(drawn.label, settings.shots) or settings.shots
+    if left_out := [str(count) for count in settings.shots if count not in shots]:
+        told = "%s: %s shots are left out: a class has too few images for them"
+        logging.warning(told, where, ", ".join(left_out))
+    return shots
 
 
 def _join(splits: Sequence[LabeledSplit], what: str) -> LabeledFeatures:
@@ -273,6 +311,8 @@ def list_numbers(task: str, metric: str, count: int, settings: TaskSettings) -> 
         kinds = ("linear", "ridge", "text")
         each = [f"{kind}_{shots}shot" for kind in kinds for shots in settings.shots]
         return *each, *(f"{name}_std" for name in each), "text_0shot"
+    if task == "few_shot_text":
+        return list_tuned(settings.shots)
     if metric in OF_SEVERAL_LABELS:
         several = ["mean_average_precision", "map_11_point"]
         names = ["acc1"] if metric == "real_accuracy" else several

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from big_align.data import files
+from big_align.data.labels.templates import fill_templates, read_templates
 from big_align.data.labels.word_net import ID
 from big_align.data.table_lines import BadLines, read_records
 from big_align.errors import UserError, put_in_a_line, suggest
@@ -29,9 +30,11 @@ class ClassList:
       names: what a class is called.
       descriptions: what the name means, "" if there is none.
       ids: the WordNet id ("n02124075") or the folder of a class, "" if there is none.
-      templates: texts with one {} for the name that belong to this list; () for none.
+      templates: texts with {} for the name that belong to this list (`templates.py`); () for none.
       synonyms: other names of each class, whose texts are averaged with those of its name, as CLIP
         does for FER2013; () if no class has any.
+      title: what `read_classes` has read; "" if the names are of another origin.
+      described_in: the file that its descriptions are read from, if it is there; "" for none.
 
     Raises:
       ValueError: the attributes differ in length, or there is no class.
@@ -42,6 +45,8 @@ class ClassList:
     ids: tuple[str, ...]
     templates: tuple[str, ...] = ()
     synonyms: tuple[tuple[str, ...], ...] = ()
+    title: str = dataclasses.field(default="", compare=False)
+    described_in: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self):
         counts = {len(self.names), len(self.descriptions), len(self.ids)}
@@ -66,19 +71,12 @@ class ClassList:
         fields = (self.names, self.descriptions, self.ids)
         taken = (tuple(field[position] for position in positions) for field in fields)
         synonyms = tuple(self.synonyms[p] for p in positions) if self.synonyms else ()
-        return ClassList(*taken, self.templates, synonyms)
+        return ClassList(*taken, self.templates, synonyms, self.title, self.described_in)
 
-    def phrases(self, with_descriptions: bool) -> tuple[str, ...]:
-        """Returns what fills a template: "NAME", or "NAME, DESCRIPTION" (iCLIP eq. 5).
-
-        The final period of a description is left to the template.
-        """
-        if not with_descriptions:
-            return self.names
-        return tuple(
-            f"{name}, {description.rstrip('.')}" if description else name
-            for name, description in zip(self.names, self.descriptions, strict=True)
-        )
+    def phrases(self) -> tuple[str, ...]:
+        """Returns "NAME, DESCRIPTION" of each class, or "NAME" if it has no description."""
+        rows = zip(self.names, self.descriptions, strict=True)
+        return tuple(fill_templates(("{}, {description}",), *row)[0] for row in rows)
 
 
 def built_in_names() -> list[str]:
@@ -100,6 +98,7 @@ def join_classes(lists: Sequence[ClassList]) -> ClassList:
         tuple(more for classes in lists for more in classes.synonyms or ((),) * len(classes))
         if any(classes.synonyms for classes in lists)
         else (),
+        ", ".join(dict.fromkeys(classes.title for classes in lists if classes.title)),
     )
 
 
@@ -149,7 +148,8 @@ def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
         )
     _check_distinct(rows, [place for place, _ in entries], path)
     synonyms = tuple(_read_synonyms(entry, f"class list {path}, {n}") for n, entry in entries)
-    return ClassList(*zip(*rows, strict=True), templates, synonyms if any(synonyms) else ())
+    fields = *zip(*rows, strict=True), templates, synonyms if any(synonyms) else ()
+    return ClassList(*fields, title=name_or_path)
 
 
 def write_classes(classes: ClassList, path: str, source: str) -> None:
@@ -204,14 +204,13 @@ def _entries_of_json(text: str, path: str) -> tuple[list[tuple[str, Any]], tuple
         raise UserError(
             f"class list {path}: must be a list of names or objects, or an object with `classes`"
         )
-    if not isinstance(templates, list) or any(
-        not isinstance(template, str) or template.count("{}") != 1 for template in templates
-    ):
-        raise UserError(
-            f"class list {path}: `templates` must be a list of texts with one {{}} where the "
-            "class name goes"
-        )
-    return [(f"entry {n}", entry) for n, entry in enumerate(entries)], tuple(templates)
+    if not isinstance(templates, list):
+        raise UserError(f"class list {path}: `templates` must be a list of texts")
+    try:
+        read = read_templates(templates) if templates else ()
+    except UserError as error:
+        raise UserError(f"class list {path}: {error}") from error
+    return [(f"entry {n}", entry) for n, entry in enumerate(entries)], read
 
 
 def _find_delimiter(text: str, path: str) -> str:

@@ -152,6 +152,18 @@ def _describe_one(
     return Description(senses[0][1], "name", count)
 
 
+def take_descriptions(classes: ClassList, given: Mapping[str, str | None]) -> ClassList:
+    """Returns the list with the descriptions that are given by id or else by name, and no others.
+
+    Args:
+      classes: the list.
+      given: the result of `read_descriptions`.
+    """
+    rows = zip(classes.names, classes.ids, strict=True)
+    found = tuple(given.get(write_name(id)) or given.get(name) or "" for name, id in rows)
+    return dataclasses.replace(classes, descriptions=found)
+
+
 def apply_descriptions(classes: ClassList, found: Sequence[Description]) -> ClassList:
     """Returns the list with its descriptions.
 
@@ -160,7 +172,7 @@ def apply_descriptions(classes: ClassList, found: Sequence[Description]) -> Clas
         different WordNet ids to distinguish them.
     """
     described = dataclasses.replace(classes, descriptions=tuple(each.text for each in found))
-    for phrase, labels in find_repeated(described.phrases(with_descriptions=True)).items():
+    for phrase, labels in find_repeated(described.phrases()).items():
         ids = {classes.ids[label] for label in labels if ID.fullmatch(classes.ids[label])}
         if len(ids) < len(labels):
             raise UserError(
@@ -200,7 +212,7 @@ def report(
         "Without a description:",
         [f"{n} {name} {id}".rstrip() + f": {x.note}" for n, name, id, x in rows if not x.text],
     )
-    phrases = classes.phrases(with_descriptions=True)
+    phrases = classes.phrases()
     lines += _section(
         "One name, several classes:",
         [

@@ -1,9 +1,10 @@
-"""Texts that name a class."""
+"""Texts that name the classes of a list."""
 
 from collections.abc import Sequence
 
 from big_align.data.labels.classes import ClassList
-from big_align.errors import UserError
+from big_align.data.labels.templates import asks_description, fill_templates, read_templates
+from big_align.errors import UserError, warn_once
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
 
@@ -13,52 +14,56 @@ def choose_templates(
     templates: Sequence[str] | None,
     default: tuple[str, ...] | None = None,
 ) -> tuple[str, ...]:
-    """Returns the given templates, else the class list's, else the default, "a photo of a {}."."""
-    if templates is not None:
-        return (templates,) if isinstance(templates, str) else tuple(templates)
-    return classes.templates or default or DEFAULT_TEMPLATES
+    """Returns the given templates, else the class list's, else the default, "a photo of a {}.".
+
+    It warns if a template asks for descriptions that some classes lack.
+
+    Raises:
+      UserError: all classes lack them; or a template is wrong, or there is none.
+    """
+    if templates is None:
+        templates = classes.templates or default or DEFAULT_TEMPLATES
+    chosen = read_templates(templates)
+    bare = [n for n, text in zip(classes.names, classes.descriptions, strict=True) if not text]
+    asking = next(filter(asks_description, chosen), None)
+    if asking and bare:
+        _tell_missing(classes, bare, asking)
+    return chosen
+
+
+def _tell_missing(classes: ClassList, bare: Sequence[str], asking: str) -> None:
+    where = f"class list {classes.title}" if classes.title else "the given names"
+    told = f"{len(bare)} of {len(classes)} classes have no description, {bare[0]!r} the first"
+    if len(bare) < len(classes):
+        warn_once(f"{where}: {told}; their texts in {asking!r} are without one")
+        return
+    raise UserError(
+        f"{where}: {told}, and the template {asking!r} asks for it; python -m "
+        f"big_align.tools.describe_classes --classes={classes.title or 'NAMES.txt'} "
+        f"--output={classes.described_in or 'DESCRIBED.json'} writes a list with those of WordNet "
+        "or of a file"
+    )
 
 
 def fill_class_templates(
-    classes: ClassList, templates: Sequence[str] | None, with_descriptions: bool = False
+    classes: ClassList, templates: Sequence[str] | None, synonyms: bool = True
 ) -> list[list[str]]:
-    """Puts every class name, and then its synonyms, into every template.
+    """Puts every class into every template.
 
     Args:
-      classes: the names.
-      templates: texts with one `{}` for the name; None as in `choose_templates`.
-      with_descriptions: whether a name is followed by the description of its class.
+      classes: names, and descriptions for templates that ask for them.
+      templates: see `templates.py`; None as in `choose_templates`.
+      synonyms: whether the synonyms of a class follow its name.
 
     Returns:
-      The texts of each class; a class with synonyms has more of them than one without.
+      The texts of each class; one with synonyms may have more of them than one without.
 
     Raises:
-      UserError: no template, or one without `{}`.
+      UserError: what `choose_templates` raises.
     """
-    synonyms = classes.synonyms or ((),) * len(classes)
-    templates = choose_templates(classes, templates)
+    chosen = choose_templates(classes, templates)
+    more = classes.synonyms if synonyms and classes.synonyms else ((),) * len(classes)
     return [
-        [text for group in fill_templates((name, *more), templates) for text in group]
-        for name, more in zip(classes.phrases(with_descriptions), synonyms, strict=True)
+        [text for name in (own, *others) for text in fill_templates(chosen, name, description)]
+        for own, others, description in zip(classes.names, more, classes.descriptions, strict=True)
     ]
-
-
-def fill_templates(names: Sequence[str], templates: Sequence[str]) -> list[list[str]]:
-    """Puts every class name into every template.
-
-    Args:
-      names: the classes.
-      templates: texts with one `{}` for the name.
-
-    Returns:
-      The filled templates of each class, in their order.
-
-    Raises:
-      UserError: no template, or one without `{}`.
-    """
-    if not templates:
-        raise UserError("no template; '{}' alone uses the bare name")
-    for template in templates:
-        if not isinstance(template, str) or template.count("{}") != 1:
-            raise UserError(f"template {template!r} needs one {{}} where the class name goes")
-    return [[template.replace("{}", name) for template in templates] for name in names]

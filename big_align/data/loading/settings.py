@@ -32,8 +32,8 @@ class LoaderSettings:
       prefetch: batches that are filled ahead; each is held in memory.
       captions_per_image: different texts per visit; with 0 no texts are read.
       views_per_image: differently augmented images per visit.
-      templates: texts with one `{}` for the class; None takes those of the class list.
-      describe_classes: fills templates with "NAME, DESCRIPTION".
+      templates: texts of a class, with `{}` for its name and perhaps `{description}`; None takes
+        those of the class list.
       captions_used: how many of an example's captions exist for training; None for all.
       language_temperature: T; draws the language of a caption first, with p ~ n^(1/T) for a
         language with n captions in all, and then the caption: 1 draws languages as the data have
@@ -54,7 +54,6 @@ class LoaderSettings:
     captions_per_image: int = 1
     views_per_image: int = 1
     templates: tuple[str, ...] | None = None
-    describe_classes: bool = False
     captions_used: int | None = None
     language_temperature: float | None = None
     hold_out: float = 0.0

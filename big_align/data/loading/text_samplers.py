@@ -7,9 +7,11 @@ import numpy as np
 from jaxtyping import Bool, Int32
 
 from big_align.data import examples
-from big_align.data.labels import label_check, prompts
+from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.label_names import match_names
+from big_align.data.labels.prompts import choose_templates
+from big_align.data.labels.templates import fill_templates
 from big_align.data.loading import parallel
 from big_align.data.randomness import PositionRandom
 from big_align.data.text.caption_check import find_caption_fault
@@ -232,12 +234,13 @@ class TemplateSampler(TextSampler):
       tokenizer: makes ids from texts, and says which of them are real.
       classes: the classes of the labels 0 to n - 1.
       captions_per_image: different templates per visit, shaped as in `CaptionSampler`.
-      templates: texts with one `{}`; None takes those of the list, else "a photo of a {}.".
-      describe_classes: puts "NAME, DESCRIPTION" into a template if a class has a description.
+      templates: texts with `{}` for the name and perhaps `{description}`; None takes those of the
+        list, else "a photo of a {}.".
       label_offset: the number that is added to the labels.
 
     Raises:
-      ValueError: a template without `{}`, or none, or a value is out of range.
+      ValueError: a template is wrong, or there is none, or no class has the description that it
+        asks for, or a value is out of range.
     """
 
     needs_labels = True
@@ -248,16 +251,13 @@ class TemplateSampler(TextSampler):
         classes: ClassList,
         captions_per_image: int = 1,
         templates: tuple[str, ...] | None = None,
-        describe_classes: bool = False,
         label_offset: int = 0,
     ):
         super().__init__(tokenizer, captions_per_image)
         parallel.check_at_least(0, label_offset=label_offset)
         self._classes = classes
-        self._templates = prompts.choose_templates(classes, templates)
-        self._phrases = classes.phrases(describe_classes)
+        self._templates = choose_templates(classes, templates)
         self._label_offset = label_offset
-        prompts.fill_templates(self._phrases[:1], self._templates)  # refuses a wrong template
 
     def check(self, source: examples.Source) -> None:
         """Compares the classes of a source and many of its labels with the class list."""
@@ -274,11 +274,11 @@ class TemplateSampler(TextSampler):
         self, example: examples.Example, name: str, rng: PositionRandom
     ) -> tuple[list[str], int]:
         """Returns filled templates and the label with its offset."""
-        label_check.check_label(name, example.label, len(self._phrases))
+        classes, label = self._classes, example.label
+        label_check.check_label(name, label, len(classes))
         drawn = _draw_different(self._templates, self._count, rng)
-        phrase = self._phrases[example.label]
-        texts = [template.replace("{}", phrase) for template in drawn]
-        return texts, example.label + self._label_offset
+        texts = fill_templates(drawn, classes.names[label], classes.descriptions[label])
+        return texts, label + self._label_offset
 
 
 def _draw_different(texts: Sequence[str], count: int, rng: PositionRandom) -> list[str]:

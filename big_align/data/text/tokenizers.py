@@ -130,7 +130,7 @@ class ClassNameTokenizer:
         if length != 1:
             raise ValueError(f"length is {length}; a class name is one id, so it must be 1")
         known = read_classes(classes)
-        phrases = known.phrases(with_descriptions=True)
+        phrases = known.phrases()
         self._ids = {phrase: label for label, phrase in enumerate(phrases)}
         if len(self._ids) < len(known):
             twice = Counter(phrases).most_common(1)[0][0]

@@ -20,7 +20,8 @@ from big_align.interop.formats.pretrained import Classifier, Pretrained
 from big_align.interop.formats.text_files import read_json
 
 FORMAT = "big_align"
-TEMPERATURE, BIAS, TEMPLATES = "temperature", "bias", "templates"
+TEMPERATURE, BIAS = "temperature", "bias"
+TEMPLATES = "templates", "trained_templates"
 DIGESTS = "vocabulary_sha256"  # of each file of the tokenizer; folders of earlier versions lack it
 SUMS = "weights_crc32"  # of each file of weights; folders of earlier versions lack it
 FIELDS = ("model", "image_size", "preprocessing", "tokenizer", TEMPERATURE)
@@ -78,7 +79,7 @@ def read(path: pathlib.Path) -> Pretrained:
         temperature=config[TEMPERATURE],
         bias=config.get(BIAS),
         classifier=_read_classifier(path, config),
-        templates=tuple(map(str, config.get(TEMPLATES) or ())) or None,
+        **{name: tuple(map(str, config.get(name) or ())) or None for name in TEMPLATES},
     )
 
 
@@ -181,8 +182,7 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
         config[DIGESTS] = {name: _digest(content) for name, content in files.items()}
     if pretrained.bias is not None:
         config[BIAS] = pretrained.bias
-    if pretrained.templates:
-        config[TEMPLATES] = list(pretrained.templates)
+    config |= {name: list(kept) for name in TEMPLATES if (kept := getattr(pretrained, name))}
     if classifier := pretrained.classifier:
         config[CLASSES] = list(classifier.names)
         arrays = {"kernel": classifier.kernel, "bias": classifier.bias}

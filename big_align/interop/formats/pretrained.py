@@ -82,6 +82,8 @@ class Pretrained:
       checkpoint: the checkpoint of a run that it was read from; None if it was not.
       classifier: the layer to classes that a run has trained on the image tower, if it has.
       templates: texts with {} in place of the name of a class, by which a run was evaluated.
+      trained_templates: those in which a run has trained its class texts; before those of a class
+        list, since it may know no others.
     """
 
     node: Node
@@ -96,6 +98,7 @@ class Pretrained:
     checkpoint: str | None = None
     classifier: Classifier | None = None
     templates: tuple[str, ...] | None = None
+    trained_templates: tuple[str, ...] | None = None
 
     @property
     def kind(self) -> str:

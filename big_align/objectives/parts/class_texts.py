@@ -6,7 +6,7 @@ chunk, however many classes there are.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,25 +15,27 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
 
 from big_align import sharding
-from big_align.data.labels.prompts import fill_templates
+from big_align.data.labels.classes import ClassList
+from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.devices.rematerialization import remat_body
 
 Ids = tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]
 
 
-def tokenize_classes(phrases: Sequence[str], template: str, tokenizer: Tokenizer) -> Ids:
+def tokenize_classes(classes: ClassList, template: str, tokenizer: Tokenizer) -> Ids:
     """Returns the ids of all class texts and their mask, cut to the longest text.
 
     Args:
-      phrases: what fills the template, one phrase per class.
-      template: a text with one {}.
+      classes: names, and descriptions if the template asks for them.
+      template: a text with {} for the name, and perhaps {description}.
       tokenizer: turns texts into ids.
 
     Raises:
-      ValueError: the template has no {}.
+      ValueError: the template is wrong, or no class has the description that it asks for.
     """
-    text, text_mask = tokenizer([texts[0] for texts in fill_templates(phrases, (template,))])
+    texts = fill_class_templates(classes, (template,), synonyms=False)
+    text, text_mask = tokenizer([only for (only,) in texts])
     longest = np.flatnonzero(text_mask.any(axis=0)).max(initial=0) + 1
     return text[:, :longest], text_mask[:, :longest]
 

@@ -13,6 +13,8 @@ from big_align.types import Batch, Metrics, Outputs
 
 KEEP_LOGITS_BYTES = 2**28
 """Logits of a device are kept for the backward pass if they fit in this many bytes."""
+DIRECTIONS = ("both", "image_to_text", "text_to_image")
+"""What is trained: the mean of both directions, or one of them."""
 
 
 class Contrast:
@@ -25,9 +27,10 @@ class Contrast:
         batch is split into 1 / negative_fraction groups that do not see each other; the paper does
         not say how it drops negatives.
       keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
+      direction: one of `DIRECTIONS`, for `average`.
 
     Raises:
-      ValueError: a value is out of range.
+      ValueError: a value is out of range or unknown.
     """
 
     def __init__(
@@ -36,13 +39,17 @@ class Contrast:
         label_smoothing: float = 0.0,
         negative_fraction: float = 1.0,
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
+        direction: str = "both",
     ):
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing = {label_smoothing} is not in [0, 1)")
         groups = round(1 / negative_fraction) if 0 < negative_fraction <= 1 else 0
         if not groups or not math.isclose(groups * negative_fraction, 1):
             raise ValueError(f"negative_fraction = {negative_fraction} is not 1, 1/2, 1/3, ...")
+        if direction not in DIRECTIONS:
+            raise ValueError(f"direction = {direction!r} is none of {', '.join(DIRECTIONS)}")
         self._mesh = mesh
+        self._direction = direction
         self._label_smoothing = label_smoothing
         self._groups = groups
         self.keep_logits_bytes = keep_logits_bytes
@@ -53,6 +60,7 @@ class Contrast:
         outputs: Outputs,
         batch: Batch,
         label: Int[Array, " b"] | None = None,
+        unmatched: Bool[Array, "b k"] | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Computes both directions.
 
@@ -62,6 +70,8 @@ class Contrast:
           batch: `mask`, and `text_mask` if there are several texts per image.
           label: label of the image and the texts of each row; those with equal labels are positive
             for each other, with equal weights. By default, those of the same row are.
+          unmatched: True on texts that are candidates of every image and belong to none, so they
+            are no rows of the text-to-image mean; by default, none is.
 
         Returns:
           The image-to-text and the text-to-image loss, each as a mean over the batch: that of the
@@ -75,13 +85,18 @@ class Contrast:
                 f"negative_fraction = 1/{self._groups} makes {self._groups} groups, which do not "
                 f"divide a batch of {len(batch['mask'])}"
             )
-        if label is None and batch["text_mask"].ndim > 2:
+        real = real_texts(batch).reshape(len(batch["mask"]), -1)
+        if label is None and (unmatched is not None or real.shape[1] > 1):
             # If each image has one text, passing no labels means the same and saves a sort.
-            label = jnp.arange(len(batch["mask"]))
+            label = jnp.arange(len(real))
         rows = {k: outputs[k] for k in ("zimg", "ztxt")}
-        rows |= {"image_mask": batch["mask"], "text_mask": real_texts(batch)}
+        rows |= {"image_mask": batch["mask"], "text_mask": real}
         if label is not None:
-            rows["label"] = label
+            text_label = jnp.broadcast_to(label[:, None], real.shape)
+            if unmatched is not None:
+                no_image = jnp.iinfo(label.dtype).min
+                text_label = jnp.where(unmatched, no_image, text_label)
+            rows |= {"label": label, "text_label": text_label}
         # Every group takes each `groups`-th row, so that it has rows on every device.
         rows = {k: x.reshape(-1, self._groups, *x.shape[1:]) for k, x in rows.items()}
         pairs = [
@@ -90,8 +105,8 @@ class Contrast:
         ]
         if self._groups == 1:
             return pairs[0]
-        real = jnp.maximum(rows["image_mask"].any(axis=0).sum(), 1)
-        image_to_text, text_to_image = (sum(x) / real for x in zip(*pairs, strict=True))
+        groups = jnp.maximum(rows["image_mask"].any(axis=0).sum(), 1)
+        image_to_text, text_to_image = (sum(x) / groups for x in zip(*pairs, strict=True))
         return image_to_text, text_to_image
 
     def average(
@@ -101,9 +116,14 @@ class Contrast:
         batch: Batch,
         label: Int[Array, " b"] | None = None,
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the mean of both directions, and metrics; takes the arguments of a call."""
+        """Returns the mean of both directions, or the one that is trained, and metrics of both.
+
+        It takes the arguments of a call.
+        """
         directions = self(scale, outputs, batch, label)
-        return sum(directions) / 2, describe_directions(directions, scale)
+        metrics = describe_directions(directions, scale)
+        both = self._direction == "both"
+        return sum(directions) / 2 if both else metrics[f"{self._direction}_loss"], metrics
 
     def _contrast(
         self,
@@ -112,10 +132,10 @@ class Contrast:
         zimg: Float[Array, "b d"],
         ztxt: Float[Array, "b *k d"],
         image_mask: Bool[Array, " b"],
-        text_mask: Bool[Array, "b *k"],
+        text_mask: Bool[Array, "b k"],
         label: Int[Array, " b"] | None = None,
+        text_label: Int[Array, "b k"] | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        texts = text_mask.size // len(text_mask)  # per image
         return blockwise_contrastive_loss(
             zimg,
             ztxt.reshape(-1, ztxt.shape[-1]),
@@ -123,7 +143,7 @@ class Contrast:
             image_mask=image_mask,
             text_mask=text_mask.reshape(-1),
             image_label=label,
-            text_label=None if label is None else jnp.repeat(label, texts),
+            text_label=None if text_label is None else text_label.reshape(-1),
             label_smoothing=self._label_smoothing,
             mesh=self._mesh,
             keep_logits_bytes=self.keep_logits_bytes,

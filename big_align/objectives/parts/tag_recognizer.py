@@ -24,6 +24,7 @@ from big_align.objectives.parts.tag_texts import TagTexts, choose_written
 from big_align.types import Batch, ModelState, Outputs, Params
 
 HEADS = ("ml_decoder", "cls")
+EMPTY_TEXTS = ("candidates", "rows", "left_out")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +93,9 @@ class Discovery:
       change_step: steps before any tag is found (§4.1: one epoch).
       tag_to_text: whether found tags become texts.
       retain: whether these texts also contain the given tags.
+      empty_texts: where the empty text of an image without found tags takes part in eq. 6:
+        "candidates" of every image (§3.3, Algorithm 1); also as "rows" of the text-to-image mean,
+        each with a loss of 0 (the authors' code); or "left_out".
 
     Raises:
       ValueError: a value is out of range.
@@ -101,9 +105,13 @@ class Discovery:
     change_step: int = 0
     tag_to_text: bool = True
     retain: bool = True
+    empty_texts: str = "candidates"
 
     def __post_init__(self):
         check_probability("threshold", self.threshold)
+        if self.empty_texts not in EMPTY_TEXTS:
+            known = ", ".join(EMPTY_TEXTS)
+            raise ValueError(f"empty_texts = {self.empty_texts!r} is unknown; known: {known}")
         if self.change_step < 0:
             raise ValueError(f"change_step = {self.change_step} must be at least 0")
 
@@ -127,23 +135,21 @@ class TagFinder:
 
     Args:
       tags: the tags to recognize.
-      threshold: probability above which a tag is found.
+      discovery: when tags are found, and how they are used.
       written: writes texts of tags; None writes none.
-      retain: whether these texts also contain the given tags.
     """
 
-    def __init__(self, tags: TagList, threshold: float, written: TagTexts | None, retain: bool):
+    def __init__(self, tags: TagList, discovery: Discovery, written: TagTexts | None):
         self.num_tags = len(tags.names)
-        self.threshold = threshold
+        self.discovery = discovery
         self.written = written
-        self.retain = retain
 
     def find(
         self, batch: Batch, logits: Float[Array, "b c"]
     ) -> tuple[Bool[Array, "b c"], Bool[Array, "b c"]]:
         """Returns the given tags and the found tags."""
         given = mark_tags(batch["tags"], self.num_tags)
-        options = batch["mask"], batch["correcting"], self.threshold
+        options = batch["mask"], batch["correcting"], self.discovery.threshold
         return given, find_tags(logits, given, *options)
 
     def join_texts(
@@ -154,19 +160,30 @@ class TagFinder:
         if self.written is None:
             return texts
         given, found = self.find(batch, logits)
-        written = self.written(choose_written(given, found, self.retain))
+        written = self.written(choose_written(given, found, self.discovery.retain))
         length = texts[0].shape[-1]
         return tuple(
             jnp.concatenate([old.reshape(len(found), -1, length), new[:, None]], axis=1)
             for old, new in zip(texts, written, strict=True)
         )
 
-    def mark_texts(self, batch: Batch, new: Bool[Array, " b"]) -> Bool[Array, "b *k l"]:
-        """Returns a mask with one entry per text: of the captions, and of the new texts."""
-        if self.written is None:
-            return batch["text_mask"]
+    def mark_texts(
+        self, batch: Batch, new: Bool[Array, " b"]
+    ) -> tuple[Bool[Array, "b k"], Bool[Array, "b k"] | None]:
+        """Returns which texts take part, the captions and then those of tags, and which are empty.
+
+        Args:
+          batch: a batch.
+          new: the images in which tags are found.
+        """
         captions = real_texts(batch).reshape(len(new), -1)
-        return jnp.concatenate([captions, new[:, None]], axis=1)[:, :, None]
+        if self.written is None:
+            return captions, None
+        if self.discovery.empty_texts == "left_out":
+            return jnp.concatenate([captions, new[:, None]], axis=1), None
+        empty = jnp.concatenate([jnp.zeros_like(captions), ~new[:, None]], axis=1)
+        empty &= batch["mask"][:, None]
+        return jnp.concatenate([captions, batch["mask"][:, None]], axis=1), empty
 
 
 class TagScorer:

@@ -50,19 +50,18 @@ class TagTexts:
           chosen: the tags of each row.
 
         Returns:
-          Token ids, and which of them are real: none in the text of a row without tags, which does
-          not exist.
+          Token ids, and which of them are real. The text of a row without tags is the empty one:
+          what the tokenizer puts at the ends.
         """
         ids, inside = self._lay_out(jnp.asarray(chosen))
         written = inside.sum(axis=1, keepdims=True, dtype=jnp.int32)
-        exists = written > 0
         place = jnp.arange(self.length, dtype=jnp.int32) - len(self._start)
         text = jnp.pad(ids, ((0, 0), (len(self._start), len(self._end))))
         for offset, token in enumerate(self._start):
             text = text.at[:, offset].set(token)
         for offset, token in enumerate(self._end):
             text = jnp.where(place == written + offset, token, text)
-        real = exists & (place < written + len(self._end))
+        real = place < written + len(self._end)
         return jnp.where(real, text, 0), real
 
     def keep_fitting(self, chosen: Bool[np.ndarray, "n c"]) -> Bool[np.ndarray, "n c"]:
