@@ -56,6 +56,7 @@ def get_config(arg: str = ""):
         fraction = 0.0 if captions == "none" else 0.5
         epoch = clip_text.IMAGENET_IMAGES / ((1 - fraction) * config.batch_size)
         config.data.transform = unicl_imagenet.TRAIN
+        config.objective.label_smoothing = unicl_imagenet.SMOOTHING
         config.total_steps = round(500 * epoch)
         config.optimizer = unicl_imagenet.adamw_settings(0.05)
         config.schedule = dict(decay="cosine", learning_rate=0.002, warmup_steps=round(20 * epoch))
