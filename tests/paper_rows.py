@@ -15,7 +15,8 @@ DEFAULTS = {
     "ratio=0.1 labels=8",
     "mlcd_imagenet.py": "loss=mlcd clusters=320000",
     "unicl_captions.py": "labels=imagenet22k captions=yfcc14m method=unicl image=swin_tiny",
-    "unicl_imagenet.py": "method=unicl image=swin_tiny data=imagenet batch=4096",
+    "unicl_imagenet.py": "method=unicl image=swin_tiny data=imagenet batch=4096 direction=both "
+    "rate=fixed",
 }
 """Arguments that change nothing, and no run's name has: so a run has one name."""
 HALF = "labels=imagenet21k,half=yes"
@@ -59,8 +60,14 @@ PATTERNS = {
             "unicl_imagenet.py:mixing=yes,method={cross_entropy,unicl}",
             "unicl_imagenet.py:image={resnet50,resnet101},optimizer=sgd",  # another reading of B.1
         ),
-        "Table 3": ("unicl_imagenet.py:method={unicl,unicl_table,unicl_table_one_direction}",),
-        "Table 4": ("unicl_imagenet.py:batch={1024,2048,4096},method={unicl,unicl_table}",),
+        "Table 3": (
+            "unicl_imagenet.py:method={unicl,unicl_table}",
+            "unicl_imagenet.py:method=unicl_table,direction={image_to_text,text_to_image}",
+        ),
+        "Table 4": (
+            "unicl_imagenet.py:batch={1024,2048,4096},method={unicl,unicl_table}",
+            "unicl_imagenet.py:batch={1024,2048},rate=scaled,method={unicl,unicl_table}",
+        ),
         "Table 5": (
             "unicl_imagenet.py:" + METHODS,
             "unicl_captions.py:labels=imagenet,captions={gcc3m,yfcc14m,gcc15m}",

@@ -55,8 +55,8 @@ class DualEncoder(nn.Module):
 
     A linear layer maps the text tower's features to the embedding, unless they are the embedding
     themselves, as are vectors of classes (UniCL, Table 3). The image tower's features are, unless a
-    linear layer also maps them to another size, as in ALIGN's study of smaller towers (§6.1). Without a text tower it encodes only images, for objectives that
-    learn from labels.
+    linear layer also maps them to another size, as in ALIGN's study of smaller towers (§6.1).
+    Without a text tower it encodes only images, for objectives that learn from labels.
 
     A locked tower does not change: it runs in evaluation mode whatever `train` says, and no
     gradient enters it. So its features depend only on its input, and may be computed once in

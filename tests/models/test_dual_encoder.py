@@ -235,6 +235,18 @@ def test_another_size_without_image_projection_is_an_error():
         make_variables(make_model(embedding_dim=12))
 
 
+def test_text_features_are_the_embedding_without_a_projection():
+    model = make_model(embedding_dim=8, image_projection=True, text_projection=False)
+    variables, (_, *texts) = make_variables(model), make_batch()
+    assert set(variables["params"]) == {"image", "text", "project_image"}
+    features = np.float64(apply_model(model, variables, *texts, method="text_features"))
+    ztxt = apply_model(model, variables, *texts, method="encode_text")
+    length = np.linalg.norm(features, axis=1, keepdims=True)
+    np.testing.assert_allclose(ztxt, features / length, atol=1e-6)
+    with pytest.raises(ValueError, match="embedding_dim=16 .* tower, 8: set text_projection=True"):
+        make_variables(make_model(text_projection=False))
+
+
 @pytest.mark.slow
 def test_embeddings_are_float32_when_towers_are_not():
     towers = make_model()

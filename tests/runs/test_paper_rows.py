@@ -112,6 +112,29 @@ def test_rows_say_what_the_papers_say():
     assert (both.optimizer.name, both.schedule.learning_rate) == ("adamw", 0.002)  # B.1
 
 
+def test_rows_of_unicl_have_the_regularization_of_swin_and_one_layer_of_classes():
+    smoothed = "", ":method=cross_entropy", ":image=resnet50", ":method=unicl_table"
+    for row in (
+        *(f"unicl_imagenet.py{row}" for row in smoothed),
+        "unicl_captions.py:labels=imagenet",
+    ):
+        assert load_config(f"configs/{row}").objective.label_smoothing == 0.1, row  # B.1, §4.2.1
+    for row in ("", ":labels=none", ":method=multitask"):  # B.2: CLIP's protocol
+        assert load_config(f"configs/unicl_captions.py{row}").objective.label_smoothing == 0
+    table = load_config("configs/unicl_imagenet.py:method=unicl_table")  # Table 3
+    config = make_shallow(table)
+    tokenizer = check.BlankTokenizer(config.tokenizer)
+    objective = build.build_objective(config, build.build_mesh(config), tokenizer)
+    batch = build.example_batch(config, tokenizer)
+    params = jax.eval_shape(objective.init, jax.random.key(0), batch)[0]["model"]
+    assert [x.shape for x in jax.tree.leaves(nn.meta.unbox(params["text"]))] == [(1000, 512)]
+    assert "project_text" not in params and "project_image" in params
+    for batch_size, rate in (("1024", 0.0005), ("2048", 0.001), ("4096", 0.002)):
+        row = f"configs/unicl_imagenet.py:batch={batch_size}"
+        assert load_config(row).schedule.learning_rate == 0.002
+        assert load_config(f"{row},rate=scaled").schedule.learning_rate == rate
+
+
 def test_the_curves_of_mlcd_have_checkpoints_and_numbers():
     """A checkpoint is kept only at a step that is saved."""
     plain, kept, measured = (
