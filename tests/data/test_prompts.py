@@ -46,7 +46,7 @@ def test_descriptions_that_are_asked_for_and_missing_are_told(caplog):
         "class list cifar10: 10 of 10 classes have no description, 'airplane' the first, and the "
         "template 'a photo of a {}, {description}' asks for it; python -m "
         "big_align.tools.describe_classes --classes=cifar10 --output=DESCRIBED.json writes a list "
-        "with those of WordNet or of a file"
+        "with those of WordNet or of a file; a template without {description} needs none"
     )
     with pytest.raises(ValueError, match="the given names: 1 of 1 classes have no description"):
         choose_templates(ClassList.from_names(("cat",)), (asking,))

@@ -329,6 +329,12 @@ def test_names_without_templates_get_those_of_the_run(model, pictures, tmp_path)
     (tmp_path / "list.json").write_text('{"classes": ["dog", "cat"], "templates": ["red {}"]}')
     found = run.classify(pictures[0], f"{tmp_path}/list.json")
     assert found == model.classify(pictures[0], ["dog", "cat"], ["red {}"])
+    # What class texts were trained in comes before what a list has for models that know many.
+    trained = dataclasses.replace(run, trained_templates=("a photo of a {}",))
+    interop.save(tmp_path / "trained", trained, format="big_align")
+    for each in (trained, big_align.load(tmp_path / "trained")):
+        found = each.classify(pictures[0], f"{tmp_path}/list.json")
+        assert found == model.classify(pictures[0], ["dog", "cat"], ["a photo of a {}"])
 
 
 def test_what_reads_alike_or_is_unknown_is_told_once(model, pictures, caplog):
@@ -404,8 +410,8 @@ def test_a_class_list_brings_its_templates(model, pictures, tmp_path):
         (["dog", ""], None, "names must be a list"),
         (7, None, "names must be a list"),
         ("dogs", None, "class list 'dogs' is neither a file nor a list of the package"),
-        (["dog"], ["a photo"], "templates: template 'a photo' needs one {}"),
-        (["dog"], [], "templates: no template"),
+        (["dog"], ["a photo"], "template 'a photo' needs one {}"),
+        (["dog"], [], "no template; '{}' alone"),
     ],
 )
 def test_classes_that_cannot_be_named_are_told(model, pictures, names, templates, message):

@@ -41,7 +41,7 @@ def _tell_missing(classes: ClassList, bare: Sequence[str], asking: str) -> None:
         f"{where}: {told}, and the template {asking!r} asks for it; python -m "
         f"big_align.tools.describe_classes --classes={classes.title or 'NAMES.txt'} "
         f"--output={classes.described_in or 'DESCRIBED.json'} writes a list with those of WordNet "
-        "or of a file"
+        "or of a file; a template without {description} needs none"
     )
 
 

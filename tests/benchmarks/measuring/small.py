@@ -28,13 +28,13 @@ TOKENIZER = dict(name="words", words=SPOKEN, length=8)
 SEEN = interop.Preprocessing(SIZE, SIZE, True, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
-def save_model(path: pathlib.Path, text: bool = True) -> pathlib.Path:
+def save_model(path: pathlib.Path, text: bool = True, **given) -> pathlib.Path:
     """Leaves a dual encoder, or an image tower, with weights that are drawn."""
     node = dict(image=RESNET, text=BERT) if text else RESNET
     image = jnp.zeros((1, SIZE, SIZE, 3))
     tokens = (jnp.ones((1, 1), jnp.int32), jnp.ones((1, 1), bool)) if text else ()
     variables = draw_variables(architecture.make_model(node), image, *tokens)
-    more = {"tokenizer": TOKENIZER, "temperature": 0.1} if text else {}
+    more = ({"tokenizer": TOKENIZER, "temperature": 0.1} if text else {}) | given
     interop.save(path, interop.Pretrained(node, variables, SIZE, SEEN, **more), "big_align")
     return path
 

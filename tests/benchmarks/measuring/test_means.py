@@ -47,6 +47,26 @@ def classify(dataset, score, acc1, model="one", task="zero_shot", **more):
     return make_result(dataset, score, model=model) | given
 
 
+def test_the_mean_of_a_task_is_over_the_data_sets_that_it_fits():
+    """iCLIP's Fig. 4 on Kornblith's 12: an image of VOC2007 has several labels, so 11 are left."""
+    names = [name for name in catalog.expand(["kornblith12"]) if name != "voc2007"]
+    average = lambda rows: [x for x in average_suites(rows) if x["suite"] == "kornblith12"]  # noqa: E731
+    rows = [
+        classify(name, n / 16, 1.0, task="few_shot_text", text_encoder_1shot=n / 32)
+        for n, name in enumerate(names)
+    ]
+    (found,) = average(rows)
+    assert found["dataset"] == "kornblith12, mean of 11 of 12"
+    assert found["title"].endswith("mean of 11 of 12")
+    assert found["score"] == pytest.approx(5 / 16)
+    assert found["metrics"]["text_encoder_1shot"] == pytest.approx(5 / 32)
+    assert average(rows[1:]) == []
+    zero_shot = [classify(name, 0.5, 0.5) for name in names]
+    assert average(zero_shot) == []  # which VOC2007 has
+    (whole,) = average([*zero_shot, classify("voc2007", 0.5, 0.5)])
+    assert whole["dataset"] == "kornblith12, mean of 12"
+
+
 def test_the_mean_over_a_suite_is_that_of_all_its_data_sets_for_each_model_and_task(tmp_path):
     names = catalog.expand(["fine_grained"])
     rows = [classify(name, x / 10, x / 20) for x, name in enumerate(names, 1)]
