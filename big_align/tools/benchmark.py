@@ -50,8 +50,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--transform", help="image operations to apply (default: the model's own)")
     parser.add_argument(
         "--template", action="append",
-        help="a text with {} where the class name goes, in place of each data set's own; give it "
-        "again for more, which are averaged",
+        help="a text with {} where the class name goes, in place of each data set's own, or its "
+        "suite's; give it again for more, which are averaged",
     )  # fmt: skip
     parser.add_argument(
         "--equal_classes", choices=EQUAL_CLASSES, default=EQUAL_CLASSES[0],
@@ -125,7 +125,7 @@ def measure(options: argparse.Namespace) -> int:
 
     if options.distributed:
         processes.join_processes()
-    names = read_names(options.benchmarks)
+    names = read_names(options.benchmarks, read_templates(options.template))
     settings = TaskSettings(
         read_numbers(options.shots), options.draws, equal_classes=options.equal_classes
     )
@@ -139,7 +139,7 @@ def measure(options: argparse.Namespace) -> int:
     tasks = plans.check_tasks(command.split_names(options.tasks))
     order = runner.Order(
         options.model, names, tasks, options.data, settings, options.allow_trained,
-        os.path.join(cache, "indexes"), read_templates(options.template),
+        os.path.join(cache, "indexes"),
     )  # fmt: skip
     model = loaded_model.load(options.model, transform=options.transform, progress=False)
     store = EmbeddingStore(
@@ -158,11 +158,17 @@ def measure(options: argparse.Namespace) -> int:
     return agreement.share("status", int(not report.rows or report.failed > 0))
 
 
-def read_names(text: str) -> list[str]:
-    """Returns the data sets that names of data sets and suites, separated by commas, stand for.
+def read_names(
+    text: str, templates: tuple[str, ...] | None = None
+) -> dict[str, tuple[str, ...] | None]:
+    """Returns the data sets that names stand for, with their templates.
+
+    Args:
+      text: names of data sets and suites, separated by commas.
+      templates: those of the command line, for all; None for those of the suites, if they have any.
 
     Raises:
-      UserError: there is no name, or one is unknown.
+      UserError: there is no name, or one is unknown, or a data set is in suites of other templates.
     """
     from big_align.benchmarks import catalog
     from big_align.errors import UserError
@@ -170,7 +176,9 @@ def read_names(text: str) -> list[str]:
     names = command.split_names(text)
     if not names:
         raise UserError(f"--benchmarks={text} names nothing; --list shows all that there is")
-    return catalog.expand(names)
+    if templates:
+        return dict.fromkeys(catalog.expand(names), templates)
+    return catalog.choose_texts(names)
 
 
 def read_templates(given: list[str] | None) -> tuple[str, ...] | None:

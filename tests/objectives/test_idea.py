@@ -186,9 +186,7 @@ def differentiate_eq_6(z, real, new, reading):
     scale = np.exp(z["log_scale"])
     # The similarity matrix [M, texts], and the target of each pair before it is normalized.
     similarity = scale * x @ y.T
-    target = np.array(
-        [[float(i == j and (k == 0 or new[j])) for j, k in texts] for i in images]
-    )
+    target = np.array([[float(i == j and (k == 0 or new[j])) for j, k in texts] for i in images])
     value, slope = 0.0, np.zeros_like(similarity)
     for axis in (1, 0):
         mass = target.sum(axis, keepdims=True)
