@@ -73,6 +73,7 @@ def make_tag_list(path: pathlib.Path, source: str, remove_top: int = 0) -> None:
         f"--source={source}",
         "--source_argument=caption=json.captions",
         "--captions_used=1",
+        "--compounds=all",
         f"--tokenizer_argument=vocabulary={vocabulary}",
         f"--remove_top={remove_top}",
         f"--output={path}",

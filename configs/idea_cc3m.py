@@ -7,7 +7,8 @@ Arguments, separated by commas:
   tags=all                                 the tag list with its most frequent tags
   init=none                                the image tower from scratch (§4.4)
   probe=yes                                a linear probe of ImageNet at the end
-  evaluate=idea9                           zero-shot accuracy on the paper's 9 data sets (Table 2)
+  evaluate=idea9                           zero-shot accuracy on the paper's 9 data sets (Table 2),
+                                           and its means (Tables 1, 2 and 4)
   data=blip                                captions by BLIP's CapFilt (here alone, not on COCO)
   figure=6                                 every epoch is measured, and on COCO what is found
 
@@ -32,9 +33,7 @@ OpenImages' 9,600 trainable classes (§4.1):
 
 from ml_collections import ConfigDict
 
-from big_align.benchmarks import catalog
 from big_align.configs import clip_text, common
-from big_align.data.labels.classes import read_classes
 from big_align.runs.defaults import complete_config
 
 PAIRS = 2_900_000  # §4.1
@@ -51,7 +50,6 @@ LEGAL = {
     "figure": ("6",),
 }
 EVALUATE = "resize(256)"  # §4.1: "uniformly resized"
-PROMPTED = ("a photo of a {}",)  # A.2: for DTD and OxfordPets, which the ensemble harms
 
 
 def get_config(arg: str = ""):
@@ -111,8 +109,9 @@ def get_recipe(given: dict[str, str], pairs: int) -> ConfigDict:
     else:
         imagenet = clip_text.imagenet_zero_shot()  # A.2, Fig. 9: CLIP's 80 prompts
         config.evaluators = dict(imagenet=imagenet | dict(transform=EVALUATE))
-    if "evaluate" in given:
-        config.evaluators = zero_shot_of_9()
+    if "evaluate" in given:  # Tables 1, 2 and 4: the mean of top-1, and of top-5
+        suite = dict(name="suite", suite="idea9", data="data", transform=EVALUATE)
+        config.evaluators = dict(idea9=suite)
     if "probe" in given:
         # The paper's probe has DINO's settings; this one has CLIP's protocol.
         probe = clip_text.imagenet_linear_probe() | dict(transform=EVALUATE)
@@ -122,26 +121,23 @@ def get_recipe(given: dict[str, str], pairs: int) -> ConfigDict:
 
 
 def use_tags(config: ConfigDict, path: str, given: dict[str, str]) -> None:
-    """Names the tag list, whose classes zero-shot evaluation tells apart as seen (Fig. 7)."""
-    config.data.tags.path = f"{path}_all.json" if "tags" in given else f"{path}.json"
+    """Names the tag list, and measures it: on OpenImages (Tables 1 and 3), and classes in it.
+
+    Zero-shot evaluation tells these apart as seen (Fig. 7).
+    """
+    path = f"{path}_all.json" if "tags" in given else f"{path}.json"
+    config.data.tags.path = path
     if "imagenet" in config.evaluators and config.evaluators.imagenet.name == "zero_shot":
-        config.evaluators.imagenet.tags = config.data.tags.path
-
-
-def zero_shot_of_9() -> dict[str, dict]:
-    """Returns the evaluators of Tables 1 and 2, by the prompts of appendix A.2."""
-    ensemble = read_classes("imagenet").templates  # Fig. 9 has the same 80
-    return {
-        name: dict(
-            name="benchmark",
-            benchmark=name,
-            data="data",
-            task="zero_shot",
+        config.evaluators.imagenet.tags = path
+    if config.objective.recognition and not given.keys() & {"figure", "probe"}:
+        table = "data/openimages/test.csv"  # docs/data.md#openimages
+        config.evaluators.openimages = dict(
+            name="tag_recognition",
+            source=dict(name="csv", path=table, image="image", label="present", caption=""),
             transform=EVALUATE,
-            templates=PROMPTED if name in ("dtd", "pets") else ensemble,
+            tags=path,
+            truth="idea",  # §4.2
         )
-        for name in catalog.expand(["idea9"])
-    }
 
 
 def ladder(method: str) -> dict[str, bool]:

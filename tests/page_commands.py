@@ -165,7 +165,7 @@ STAND_INS = {
     "workdirs/tags/idea_flickr8k-mlr_bce-2": "python -m big_align.tools.build_tags"
     " --source=$BIG_ALIGN_DATA/flickr8k/train-*.tar --source_argument=caption=json.captions"
     " --tokenizer_argument=vocabulary=$BIG_ALIGN_DATA/text/bert-base-uncased-vocab.txt"
-    " --captions_used=1 --output=data/flickr8k_tags.json &&"
+    " --captions_used=1 --compounds=all --output=data/flickr8k_tags.json &&"
     f" python main.py --config=configs/idea_flickr8k.py:mlr_bce {SHORT_TAGS}"
     " --workdir=workdirs/tags/idea_flickr8k-mlr_bce-2",
 }

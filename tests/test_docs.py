@@ -285,8 +285,20 @@ def reader_files(tmp_path, data_dir, reference_dir, monkeypatch):
         (tmp_path / "data" / "birds" / name).mkdir(parents=True)
         Image.new("RGB", (80, 80)).save(tmp_path / "data" / "birds" / name / "0.png")
     (tmp_path / "data" / "cc3m-00000.tar").symlink_to(data_dir / "twemoji" / "train-00000.tar")
+    (tmp_path / "data" / "openimages").mkdir()
+    for name, lines in OPENIMAGES.items():
+        (tmp_path / "data" / "openimages" / name).write_text("".join(f"{x}\n" for x in lines))
     monkeypatch.chdir(tmp_path)
 
+
+OPENIMAGES = {
+    "oidv6-class-descriptions.csv": ["LabelName,DisplayName", "/m/1,Dog", '/m/2,"Fox, red"'],
+    "test-annotations-human-imagelabels.csv": [
+        "ImageID,Source,LabelName,Confidence", "b,verification,/m/2,1", "a,verification,/m/1,0",
+        "b,verification,/m/1,1", "a,verification,/m/2,1",
+    ],
+}  # fmt: skip
+"""The files of OpenImages that a table is made of."""
 
 LIBRARIES = ("sentence_transformers",)
 """What blocks of Python import and `.[test]` has not; tests/interop does the same with them."""
@@ -302,3 +314,6 @@ def test_python_runs(page, reader_files):
             exec(compile(code, str(ROOT / page), "exec"), names)
     if "get_config" in names:
         check.check_config(names["get_config"]())
+    if page == "docs/data.md":
+        table = pathlib.Path("data/openimages/test.csv").read_text().split()
+        assert table[1:] == ['test/b.jpg,"Fox,', 'red|Dog",', 'test/a.jpg,"Fox,', 'red",Dog']

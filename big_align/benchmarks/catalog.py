@@ -1,20 +1,39 @@
 """The named benchmarks, one file each in `data_sets/`, and the suites that papers measure."""
 
+import dataclasses
 import functools
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from big_align.benchmarks import label_orders
 from big_align.benchmarks.benchmark import Benchmark, Layout
+from big_align.data.labels.classes import read_classes
 from big_align.errors import UserError, suggest
 
 FOLDER = os.path.join(os.path.dirname(__file__), "data_sets")
 SUITES_FILE = os.path.join(os.path.dirname(__file__), "suites.json")
 FEW = "_1k"
 """Suffix of the name of a data set with 1000 training examples (VTAB-1k)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """Data sets that a paper measures together.
+
+    Attributes:
+      names: the benchmarks.
+      measure: the number of each that the paper averages: "score", that of its own metric; or
+        "accuracy", of all that have classes.
+      templates: texts with {} in place of a class name, by benchmark; empty if the paper has those
+        that each data set is published with.
+    """
+
+    names: tuple[str, ...]
+    measure: str = "score"
+    templates: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 def read_benchmark(name: str) -> Benchmark:
@@ -39,6 +58,53 @@ def names() -> list[str]:
 def suites() -> dict[str, str]:
     """Returns a one-line description of each suite, by name."""
     return {name: suite["about"] for name, suite in _read_suites().items()}
+
+
+@functools.cache
+def read_suite(name: str) -> Suite:
+    """Returns a suite.
+
+    Raises:
+      UserError: there is no suite with this name; the message suggests the nearest.
+    """
+    if name not in _read_suites():
+        raise UserError(f"there is no suite {name!r}{suggest(name, list(_read_suites()))}")
+    content = _read_suites()[name]
+    names, given = tuple(expand([name])), content.get("templates", {})
+    templates = {one: given.get(one, given[""]) for one in names} if given else {}
+    return Suite(
+        names,
+        content.get("measure", "score"),
+        {
+            one: read_classes(texts).templates if isinstance(texts, str) else tuple(texts)
+            for one, texts in templates.items()
+        },
+    )
+
+
+def choose_texts(wanted: Iterable[str]) -> dict[str, tuple[str, ...] | None]:
+    """Returns the benchmarks that names stand for, with the templates that their suites have.
+
+    Args:
+      wanted: as in `expand`.
+
+    Returns:
+      Templates by benchmark; None for those that the data set is published with.
+
+    Raises:
+      UserError: a name is unknown, or a data set is wanted with two kinds of templates.
+    """
+    chosen: dict[str, tuple[str, ...] | None] = {}
+    for name in wanted:
+        suite = read_suite(name) if name in _read_suites() else Suite(())
+        for one in _expand_one(name):
+            texts = suite.templates.get(one)
+            if chosen.setdefault(one, texts) != texts:
+                raise UserError(
+                    f"{one} has other templates in {name} than in what is named before it: "
+                    "measure each by a command of its own, or give --template"
+                )
+    return chosen
 
 
 def expand(wanted: Iterable[str]) -> list[str]:

@@ -18,25 +18,29 @@ from big_align.evaluators.tag_truth import LabeledTags, Truth, check_tags, mark_
 from big_align.nodes import Node
 from big_align.types import Objective
 
-TRUTHS = ("captions", "labels")
+TRUTHS = ("captions", "labels", "idea", "verified")
 
 
 class TagRecognition:
     """Mean average precision, and precision, recall and F1 of the tags chosen.
 
-    The truth is what all captions of an image name, which misses what nobody mentioned; or it is
-    labels, which are tags if their classes have the names of tags. OpenImages' verified labels
-    become two columns of a table, `truth="labels"`, and two sources that read one column each: tags
-    that were verified to be in the image, and tags verified to be absent. Unverified tags do not
-    count.
+    The truth is one of these; a label is a tag if its class has the name of one:
+
+    - "captions": the tags that all captions of an image name, which misses what nobody mentioned.
+    - "labels": the labels of every image, which are complete.
+    - "idea": as §4.2 measures on OpenImages, which "is not fully labeled, resulting in a higher
+      real class precision than the calculated": a tag without a label counts as absent, and images
+      without a label that is a tag are left out.
+    - "verified": a second source has the labels that were verified to be absent. What nobody
+      verified does not count, so the numbers are higher.
 
     Args:
       source: examples with an image, and captions or labels.
       transform: image operations, without randomness.
       tags: the file of the tag list that the model was trained with.
-      truth: "captions" or "labels".
-      absent_source: for labels, the same examples with the labels that are verified to be absent
-        from the image; None if the labels of `source` are complete.
+      truth: what is true, "captions", "labels", "idea" or "verified".
+      absent_source: for "verified", the same examples with the labels that are verified to be
+        absent from the image.
       class_list: for labels, a class list that names them; None for the sources' own names.
       threshold: probability above which a tag is chosen.
       top_k: number of tags to choose per image instead; 0 uses the threshold.
@@ -75,20 +79,23 @@ class TagRecognition:
         check_choice(threshold, top_k)
         if truth not in TRUTHS:
             raise ValueError(f"truth = {truth!r} is unknown; known: {', '.join(TRUTHS)}")
-        if truth == "captions" and (absent_source is not None or class_list):
-            raise ValueError("absent_source and class_list are of labels: set truth = 'labels'")
+        if (truth == "verified") != (absent_source is not None):
+            raise ValueError("truth = 'verified' and absent_source go together")
+        if truth == "captions" and class_list:
+            raise ValueError("class_list is of labels: set truth = 'labels' or 'idea'")
         self.source = source
         self.absent_source = absent_source
+        self.truth = truth
         self.transform = transform
         self.tags = read_tag_list(tags)
         self.threshold = threshold
         self.top_k = top_k
         self.max_broken_fraction = max_broken_fraction
         self._labeled = self._extract = None
-        if truth == "labels":
-            self._labeled = LabeledTags(source, self.tags, class_list, absent_source)
-        else:
+        if truth == "captions":
             self._extract = TagExtractor(self.tags.names, len(self.tags))
+        else:
+            self._labeled = LabeledTags(source, self.tags, class_list, absent_source)
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Recognizes the tags of all images and returns the scores.
@@ -102,6 +109,9 @@ class TagRecognition:
             logits, number = recognize(embedder, loader, self.tags, "tag_recognition")
             truth = self._read_truth(loader, embedder)
         present, known = (x[number] for x in truth)
+        if self.truth == "idea":
+            labeled = present.any(axis=1)
+            logits, present, known = (x[labeled] for x in (logits, present, known))
         score = mean_average_precision(logits, present, known)
         chosen = choose_tags(logits, known, self.threshold, self.top_k)
         return {

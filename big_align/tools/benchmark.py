@@ -51,8 +51,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--template", action="append",
         help="a text with {} where the class name goes, and perhaps {description}; give it again "
-        "for more, which are averaged (default: that in which a run trained its class texts, or "
-        "else each data set's own)",
+        "for more, which are averaged (default: that of a suite, of the class texts that the run "
+        "has trained, or each data set's own)",
     )  # fmt: skip
     parser.add_argument(
         "--equal_classes", choices=EQUAL_CLASSES, default=EQUAL_CLASSES[0],
@@ -127,7 +127,7 @@ def measure(options: argparse.Namespace) -> int:
 
     if options.distributed:
         processes.join_processes()
-    names = read_names(options.benchmarks)
+    names = read_names(options.benchmarks, read_templates(options.template))
     settings = TaskSettings(
         read_numbers(options.shots), options.draws, equal_classes=options.equal_classes
     )
@@ -141,7 +141,7 @@ def measure(options: argparse.Namespace) -> int:
     tasks = plans.check_tasks(command.split_names(options.tasks))
     order = runner.Order(
         options.model, names, tasks, options.data, settings, options.allow_trained,
-        os.path.join(cache, "indexes"), read_templates(options.template),
+        os.path.join(cache, "indexes"),
     )  # fmt: skip
     model = loaded_model.load(options.model, transform=options.transform, progress=False)
     store = EmbeddingStore(
@@ -160,11 +160,17 @@ def measure(options: argparse.Namespace) -> int:
     return agreement.share("status", int(not report.rows or report.failed > 0))
 
 
-def read_names(text: str) -> list[str]:
-    """Returns the data sets that names of data sets and suites, separated by commas, stand for.
+def read_names(
+    text: str, templates: tuple[str, ...] | None = None
+) -> dict[str, tuple[str, ...] | None]:
+    """Returns the data sets that names stand for, with their templates.
+
+    Args:
+      text: names of data sets and suites, separated by commas.
+      templates: those of the command line, for all; None for those of the suites, if they have any.
 
     Raises:
-      UserError: there is no name, or one is unknown.
+      UserError: there is no name, or one is unknown, or a data set is in suites of other templates.
     """
     from big_align.benchmarks import catalog
     from big_align.errors import UserError
@@ -172,7 +178,9 @@ def read_names(text: str) -> list[str]:
     names = command.split_names(text)
     if not names:
         raise UserError(f"--benchmarks={text} names nothing; --list shows all that there is")
-    return catalog.expand(names)
+    if templates:
+        return dict.fromkeys(catalog.expand(names), templates)
+    return catalog.choose_texts(names)
 
 
 def read_templates(given: list[str] | None) -> tuple[str, ...] | None:

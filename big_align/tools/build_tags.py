@@ -7,11 +7,13 @@ For example:
       --tokenizer=wordpiece --tokenizer_argument=vocabulary=vocabulary.txt \\
       --remove_top=50 --max_tags=1000 --output=tags.json
   python -m big_align.tools.build_tags --source=captions.txt \\
-      --tokenizer=clip --tokenizer_argument=merges=bpe_simple_vocab_16e6.txt.gz --output=tags.json
+      --tokenizer=clip --tokenizer_argument=merges=bpe_simple_vocab_16e6.txt.gz --compounds=all \\
+      --output=tags.json
 
-Without --names, tags are the nouns of WordNet that the captions use, including compound nouns. A
-tag's count is the number of captions that have it; words are lemmatized with WordNet. A list fits
-only the vocabulary of its tokenizer.
+Without --names, tags are the nouns of WordNet that the captions use. Of compound nouns only those
+are tags that have no hypernym in them: "hot dog", but not "brown bear", which is a "bear";
+--compounds has other choices. A tag's count is the number of captions that have it; words are
+lemmatized with WordNet. A list fits only the vocabulary of its tokenizer.
 """
 
 import argparse
@@ -46,6 +48,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--ids", help="a file with one id of OpenImages per line: only their names are possible "
         "tags (IDEA: the trainable classes, oidv6-classes-trainable.txt)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--compounds", choices=tag_counting.COMPOUNDS, default=tag_counting.COMPOUNDS[0],
+        help="which compounds are possible tags, by WordNet: those without a hypernym among the "
+        "names inside them, without one among all names, or all (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--tokenizer", default="wordpiece",
@@ -84,14 +91,18 @@ def build_tags(options: argparse.Namespace) -> None:
     if options.ids and not options.names:
         raise UserError("--ids chooses among --names: give both")
     tokenizer = _make_tokenizer(options)
-    dictionary = None if options.names else WordNet()
-    names = tag_counting.read_names(options.names, options.ids) if options.names else None
+    dictionary = WordNet()
+    if options.names:
+        names = tag_counting.read_names(options.names, options.ids)
+    else:
+        names = tag_counting.list_nouns(dictionary)
+    kept = tag_counting.keep_compounds(names, options.compounds, dictionary)
     read_captions, node = open_captions(
         options.source, options.source_name, options.source_argument, options.captions_used
     )
     chosen = tag_counting.choose_tags(
-        tag_counting.list_nouns(dictionary) if names is None else names,
-        read_captions, options.min_count, options.remove_top, options.max_tags, dictionary,
+        kept, read_captions, options.min_count, options.remove_top, options.max_tags,
+        None if options.names else dictionary,
     )  # fmt: skip
     path = options.output
     tags = tag_list.make_tag_list(chosen.names, chosen.counts, tokenizer, chosen.removed, path)
@@ -101,9 +112,12 @@ def build_tags(options: argparse.Namespace) -> None:
         "source": node,
         "tokenizer": options.tokenizer,
         **{k: vars(options)[k] for k in ("captions_used", "min_count", "remove_top", "max_tags")},
+        "compounds": options.compounds,
         "captions": chosen.captions,
     }
     tag_list.write_tag_list(tags, path, made_by)
+    if fewer := len(names) - len(kept):
+        print(f"left out by --compounds={options.compounds}: {fewer} of {len(names)} names")
     _report(chosen, path)
 
 

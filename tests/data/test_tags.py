@@ -12,7 +12,12 @@ from big_align.data.labels.classes import ClassList
 from big_align.data.labels.word_net import WordNet
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.sources.array_source import ArraySource
-from big_align.data.tags.tag_counting import choose_tags, list_nouns, read_names
+from big_align.data.tags.tag_counting import (
+    choose_tags,
+    keep_compounds,
+    list_nouns,
+    read_names,
+)
 from big_align.data.tags.tag_extraction import TagExtractor, Tagger
 from big_align.data.tags.tag_list import make_tag_list, read_tag_list, weigh, write_tag_list
 from big_align.data.text.tokenizers import ClipTokenizer, WordPieceTokenizer, WordTokenizer
@@ -277,6 +282,46 @@ def test_rare_tags_go_first_then_the_top_then_the_tail(counted):
     assert counted(min_count=3).counts == [7, 4, 3]
     with pytest.raises(UserError, match="no tag remains: of 5 names 3 occur in at least 3 of 13"):
         counted(min_count=3, remove_top=3)
+
+
+COMPOUND = (
+    "bear",
+    "brown bear",
+    "dog",
+    "hot dog",
+    "teddy bear",
+    "food",
+    "stop sign",
+    "sign",
+    "cake",
+)
+COMPOUND += ("wedding cake", "hot dog stand", "water polo ball")
+
+
+@pytest.mark.parametrize(
+    ("which", "left_out"),
+    [
+        ("all", set()),
+        ("without_hypernyms_inside", {"brown bear", "wedding cake"}),
+        ("without_hypernyms", {"brown bear", "wedding cake", "hot dog"}),
+    ],
+)
+def test_compounds_without_hypernyms(wordnet, which, left_out):
+    """§3.2, whose example "hot dog" is food by WordNet, and no dog."""
+    kept = keep_compounds(COMPOUND, which, WordNet(wordnet))
+    assert kept == [name for name in COMPOUND if name not in left_out]
+
+
+def test_a_compound_without_its_hypernym_in_the_list_stays(wordnet):
+    dictionary = WordNet(wordnet)
+    for which in ("without_hypernyms_inside", "without_hypernyms"):
+        assert keep_compounds(["brown bear", "dog"], which, dictionary) == ["brown bear", "dog"]
+    # Any distance, and several words: a Cardigan Welsh corgi is a Welsh corgi, and a dog.
+    dogs = ["welsh corgi", "cardigan welsh corgi"]
+    assert keep_compounds(dogs, "without_hypernyms_inside", dictionary) == dogs[:1]
+    dogs[0] = "dog"
+    assert keep_compounds(dogs, "without_hypernyms_inside", dictionary) == dogs
+    assert keep_compounds(dogs, "without_hypernyms", dictionary) == dogs[:1]
 
 
 @pytest.mark.slow

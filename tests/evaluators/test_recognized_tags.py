@@ -71,7 +71,7 @@ def test_partial_labels_count_where_somebody_looked(tmp_path):
     there, absent = write_table(tmp_path, rows)
     tags = write_tags(tmp_path)
     evaluate = TagRecognition(
-        there, "resize(2)", tags, truth="labels", absent_source=absent, threshold=0.5
+        there, "resize(2)", tags, truth="verified", absent_source=absent, threshold=0.5
     )
     result = evaluate(GivenLogits(LOGITS))
     # dog: of the images 0 and 1 the first has it and scores higher; ball: of 0 and 1 the second;
@@ -86,6 +86,27 @@ def test_partial_labels_count_where_somebody_looked(tmp_path):
     assert complete["tags"] == 3
 
 
+def test_openimages_as_idea_measures_it_by_hand(tmp_path):
+    """Tags without a label are absent, and a fourth image, with no tag, is left out (§4.2)."""
+    rows = [("Dog", "Ball"), ("Ball|Tree", ""), ("Sky", "Dog"), ("Tree", "Sky")]
+    there, absent = write_table(tmp_path, rows)
+    #          dog  ball  grass  sky
+    logits = [[1, 0.5, -1, -1], [2, 1, -2, -2], [-1, 2, -1, 3], [9, 9, 9, 9]]
+    evaluate = TagRecognition(there, "resize(2)", write_tags(tmp_path), truth="idea")
+    result = evaluate(GivenLogits(logits))
+    # Dog and ball are second, behind an image that has no such label: precision 1/2; sky is first.
+    assert result["map"] == pytest.approx((1 / 2 + 1 / 2 + 1) / 3)
+    # Chosen: dog in images 0 and 1, ball in all three, sky in image 2.
+    assert result["class_precision"] == pytest.approx((1 / 2 + 1 / 3 + 1) / 3)
+    assert result["class_recall"] == 1 and result["tags"] == 3
+    options = {"truth": "verified", "absent_source": absent}
+    evaluate = TagRecognition(there, "resize(2)", write_tags(tmp_path), **options)
+    verified = evaluate(GivenLogits(logits))
+    # Dog is known of images 0 and 2, ball of 0 and 1, sky of 2 and 3, where it scores too high.
+    assert verified["map"] == pytest.approx((1 + 1 + 1 / 2) / 3)
+    assert verified["class_precision"] == pytest.approx((1 + 1 / 2 + 1 / 2) / 3)
+
+
 def test_labels_of_more_images_that_nobody_looked_at_change_nothing(tmp_path):
     (tmp_path / "less").mkdir()
     rows = [("Dog", "Ball"), ("Ball", "Dog"), ("Sky", "")]
@@ -93,7 +114,7 @@ def test_labels_of_more_images_that_nobody_looked_at_change_nothing(tmp_path):
     results = []
     for folder, table in ((tmp_path / "less", rows), (tmp_path, [*rows, ("Tree", ""), ("", "")])):
         there, absent = write_table(folder, table)
-        options = {"truth": "labels", "absent_source": absent}
+        options = {"truth": "verified", "absent_source": absent}
         evaluate = TagRecognition(there, "resize(2)", tags, **options)
         results.append(evaluate(GivenLogits([*LOGITS, [9, 9, 9, 9], [9, 9, -9, 9]])))
     assert results[0] == results[1]
@@ -129,9 +150,11 @@ def test_what_does_not_fit_is_one_error(tmp_path):
         ({"tags": str(empty)}, "empty.json: has no tag"),
         ({"truth": "label"}, "truth = 'label' is unknown"),
         ({"class_list": "imagenet"}, "set truth = 'labels'"),
+        ({"truth": "verified"}, "'verified' and absent_source go together"),
+        ({"truth": "idea", "absent_source": named}, "'verified' and absent_source go together"),
         ({"truth": "labels"}, "none of the 2 classes, 'cat' the first, is in the tag list"),
         ({"truth": "labels", "source": make_source(CAPTIONS)}, "has no names of its labels"),
-        ({"truth": "labels", "source": named, "absent_source": shorter}, "2 examples and source 3"),
+        ({"truth": "verified", "source": named, "absent_source": shorter}, "2 examples and sourc"),
         ({"threshold": 1.5}, "threshold = 1.5"),
     ):
         given = {"source": source, "transform": "resize(2)", "tags": tags} | options

@@ -156,15 +156,6 @@ def make_shallow(config):
     return config
 
 
-def test_prompts_of_idea_are_an_ensemble_but_for_two_data_sets():
-    """Appendix A.2: CLIP's 80, and one for DTD and OxfordPets."""
-    config = load_config("configs/idea_coco.py:evaluate=idea9")
-    counts = {name: len(node.templates) for name, node in config.evaluators.items()}
-    assert len(counts) == 9 and counts.pop("dtd") == counts.pop("pets") == 1
-    assert set(counts.values()) == {80}
-    assert config.evaluators.dtd.templates == ("a photo of a {}",)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_arguments_change_a_config_that_checks(name):

@@ -158,6 +158,25 @@ def test_rows_of_idea_on_coco_that_recognize_tags_have_what_draws_them():
             assert found.given == config.data.captions_used == 1
 
 
+def test_rows_of_idea_measure_what_their_tables_have():
+    """Tables 1 and 3: OpenImages by the head; Tables 1, 2 and 4: the mean over nine data sets."""
+    for row in (*ROWS["idea_coco.py"], *ROWS["idea_cc3m.py"]):
+        config = load_config(f"configs/{row}")
+        listed = config.evaluators
+        recognizes = config.objective.recognition and "probe" not in row and "figure" not in row
+        assert ("openimages" in listed) == recognizes, row
+        if recognizes:
+            node = listed.openimages
+            assert (node.name, node.truth, node.tags) == (
+                "tag_recognition",
+                "idea",
+                config.data.tags.path,
+            )
+        assert ("idea9" in listed) == ("evaluate" in row)
+        if "idea9" in listed:
+            assert (listed.idea9.name, listed.idea9.suite) == ("suite", "idea9")
+
+
 def test_iclip_is_evaluated_by_the_texts_that_it_trains():
     """Template, descriptions and, where ImageNet-1K itself is trained, the class list."""
     for row in ROWS["iclip.py"]:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from big_align.benchmarks import catalog
+from big_align.errors import UserError
 from big_align.tools import benchmark
 from tests.run_main import ROOT
 
@@ -17,7 +18,20 @@ def test_every_name_is_listed_once(capsys):
 
 
 def test_empty_names_are_left_out():
-    assert benchmark.read_names("cifar10, ,mnist,") == ["cifar10", "mnist"]
+    assert list(benchmark.read_names("cifar10, ,mnist,")) == ["cifar10", "mnist"]
+
+
+def test_a_suite_may_have_templates_of_its_own():
+    """IDEA, A.2: CLIP's 80 of ImageNet for all, but one for DTD and Pets."""
+    templates = benchmark.read_names("idea9,mnist")
+    assert templates["dtd"] == templates["pets"] == ("a photo of a {}",)
+    assert len(templates) == 10 and templates["mnist"] is None
+    assert len(templates["flowers102"]) == 80 and "itap of my {}." in templates["flowers102"]
+    given = benchmark.read_names("idea9,clip", ("a {}",))
+    assert set(given.values()) == {("a {}",)} and len(given) == 27
+    for names in ("idea9,clip", "pets,idea9"):
+        with pytest.raises(UserError, match="has other templates in .* than in what is named"):
+            benchmark.read_names(names)
 
 
 @pytest.mark.slow

@@ -66,6 +66,21 @@ def test_a_list_of_names_is_counted_cut_and_written(arguments, tmp_path, capsys)
     assert made_by["min_count"] == 6 and made_by["source"]["name"] == "text"
 
 
+def test_a_compound_that_is_left_out_hides_no_noun(arguments, tmp_path, capsys):
+    """A brown bear is a bear, so it counts as one; with all compounds it counts as itself."""
+    (tmp_path / "captions.txt").write_text("a brown bear\n" * 7 + "a bear\n" * 6)
+    (tmp_path / "names.csv").write_text("/m/0,Bear\n/m/1,Brown bear\n")
+    words = {"tokenizer_argument": "words=['bear','brown']"}
+    counts = {}
+    for compounds in (None, "all"):
+        assert build_tags.main([*arguments(**words, compounds=compounds), "--overwrite"]) == 0
+        tags = read_tag_list(str(tmp_path / "tags.json"))
+        counts[compounds] = dict(zip(tags.names, tags.counts.tolist(), strict=True))
+        told = "left out by --compounds=without_hypernyms_inside: 1 of 2 names"
+        assert (told in capsys.readouterr().out) == (compounds is None)
+    assert counts == {None: {"bear": 13}, "all": {"brown bear": 7, "bear": 6}}
+
+
 @pytest.mark.slow
 def test_without_names_the_nouns_of_the_captions_are_tags(arguments, tmp_path):
     assert build_tags.main(arguments(names=None)) == 0
@@ -84,6 +99,7 @@ def test_first_captions_of_real_photographs(data_dir, arguments, tmp_path):
         "source": data_dir / "flickr8k" / "dev-00000.tar",
         "names": tmp_path / "names.txt",
         "tokenizer": "wordpiece",
+        "compounds": "all",
     }
     words = f"--tokenizer_argument=vocabulary={data_dir}/text/bert-base-uncased-vocab.txt"
     counts = []

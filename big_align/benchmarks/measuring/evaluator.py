@@ -34,7 +34,7 @@ from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.text_tuning import ClassEmbeddings
 from big_align.evaluators.zero_shot import embed_classes, warn_of_alike
-from big_align.exhibits.exhibit import Measured
+from big_align.exhibits.exhibit import Measured, Show
 from big_align.exhibits.pixels import read_pixels
 from big_align.exhibits.retrieval import Pairs, show_pairs
 from big_align.nodes import Node
@@ -112,6 +112,11 @@ class NamedBenchmark:
 
     def measure(self, embedder: Embedder) -> Measured:
         """Embeds all images and texts and returns the numbers; pictures show what is found."""
+        outcome, show = self.find(embedder)
+        return Measured(outcome.numbers, show)
+
+    def find(self, embedder: Embedder) -> tuple[Outcome, Show]:
+        """Embeds all images and texts and returns the outcome, and what makes its pictures."""
         return self._kind.measure(embedder)
 
 
@@ -197,7 +202,7 @@ class _Judgments(_Kind):
     def numbers(self) -> tuple[str, ...]:
         return list_judged_numbers(self.benchmark)
 
-    def measure(self, embedder: Embedder) -> Measured:
+    def measure(self, embedder: Embedder) -> tuple[Outcome, Show]:
         def embed_texts(texts: Sequence[str], what: str) -> np.ndarray:
             tokens = self.tokenizer(list(texts))
             features = what == "features"
@@ -205,14 +210,13 @@ class _Judgments(_Kind):
 
         source = self.judged.source
         images = None if source is None else self.images.embed(embedder, source)
-        outcome = measure_judged(self.judged, self.benchmark.metric, images, embed_texts)
-        return Measured(outcome.numbers, lambda: [])
+        return measure_judged(self.judged, self.benchmark.metric, images, embed_texts), list
 
 
 class _Captions(_Kind):
     """Images and their captions, each of which is used to find the other."""
 
-    def measure(self, embedder: Embedder) -> Measured:
+    def measure(self, embedder: Embedder) -> tuple[Outcome, Show]:
         source = self.sources[self.measured]
         images = self.images.embed(embedder, source)
         tell_copies(images.first, source, self.images.transform)
@@ -221,7 +225,7 @@ class _Captions(_Kind):
         ztxt = embedder.embed_texts(*self.tokenizer(captions))
         pairs = Pairs(images.embedding[number], ztxt, captions, owner, np.asarray(number))
         outcome = measuring.measure_retrieval(pairs, self.benchmark.folds)
-        return Measured(outcome.numbers, lambda: show_pairs(pairs, read_pixels(source)))
+        return outcome, lambda: show_pairs(pairs, read_pixels(source))
 
 
 class _Classes(_Kind):
@@ -234,9 +238,9 @@ class _Classes(_Kind):
         if self.task in CLASS_TASKS:
             self.texts = fill_class_templates(self.classes, self.templates)
 
-    def measure(self, embedder: Embedder) -> Measured:
+    def measure(self, embedder: Embedder) -> tuple[Outcome, Show]:
         outcome = self._classify(embedder)
-        return Measured(outcome.numbers, lambda: outcome.confusions)
+        return outcome, lambda: outcome.confusions
 
     def _classify(self, embedder: Embedder) -> Outcome:
         classes, metric = self.classes, self.benchmark.metric

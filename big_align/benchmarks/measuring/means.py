@@ -1,6 +1,6 @@
 """Means of results: over the languages of a data set, and over the data sets of a suite."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from big_align.benchmarks import catalog
@@ -54,8 +54,9 @@ def average_languages(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 def average_suites(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the mean score of each suite that a model was measured on as a whole, for each task.
 
-    It is the mean that papers report: each data set has its own metric, and all the same weight.
-    The whole are the data sets that the task fits: there are no few shots of images with several
+    It is the mean that papers report: of the number of each data set that the suite says, all with
+    the same weight. Zero-shot results with other templates than the suite's are not of it. The
+    whole are the data sets that the task fits: there are no few shots of images with several
     labels.
 
     Args:
@@ -72,32 +73,65 @@ def average_suites(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             groups.setdefault(key, {})[row["dataset"]] = row
     averaged = []
     for (_, task), measured in groups.items():
-        for suite, about in catalog.suites().items():
-            names = catalog.expand([suite])
-            fit = [n for n in names if task in TASKS_OF[catalog.read_benchmark(n).task]]
-            if len(fit) > 1 and measured.keys() >= set(fit):
-                same = [measured[name] for name in fit]
-                whole = "" if fit == names else f" of {len(names)}"
-                title = f"{about}, mean" + (f" of {len(fit)}{whole}" if whole else "")
-                averaged.append(_average(same) | dict(suite=suite, title=title))
-                averaged[-1]["dataset"] = f"{suite}, mean of {len(fit)}{whole}"
+        for name, about in catalog.suites().items():
+            suite = catalog.read_suite(name)
+            fit = [x for x in suite.names if task in TASKS_OF[catalog.read_benchmark(x).task]]
+            same = [measured[x] for x in fit if _is_of(suite, measured.get(x))]
+            if len(fit) > 1 and len(same) == len(fit):
+                part = "" if len(fit) == len(suite.names) else f" of {len(suite.names)}"
+                averaged.append({
+                    **{k: same[0][k] for k in ("task", "model_fullname", "settings")},
+                    "suite": name,
+                    "title": f"{about}, mean" + (f" of {len(fit)}{part}" if part else ""),
+                    "dataset": f"{name}, mean of {len(fit)}{part}",
+                    "images": sum(row.get("images", 0) for row in same),
+                    "images_in_all": sum(
+                        row.get("images_in_all") or row.get("images", 0) for row in same
+                    ),
+                    **average_results(same, suite.measure),
+                })  # fmt: skip
     return averaged
 
 
-def _average(same: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns what the row of a suite says of its data sets."""
-    first = same[0]
+def _is_of(suite: catalog.Suite, row: Mapping[str, Any] | None) -> bool:
+    """Returns whether there is a result, and its texts are those of the suite."""
+    if row is None or not suite.templates or row["settings"]["task"] != "zero_shot":
+        return row is not None
+    return tuple(row["settings"].get("templates", ())) == suite.templates[row["dataset"]]
+
+
+def average_results(same: Sequence[Mapping[str, Any]], measure: str) -> dict[str, Any]:
+    """Returns the mean over the data sets of a suite.
+
+    Args:
+      same: a result of each, with `metric`, `score` and `metrics`.
+      measure: as in `catalog.Suite`.
+
+    Returns:
+      `metric`, `score`, and `metrics`, the means of the numbers that all data sets have.
+    """
     shared = [
         name
-        for name in first["metrics"]
+        for name in same[0]["metrics"]
         if all(isinstance(row["metrics"].get(name), float) for row in same)
     ]
-    metrics = {row["metric"] for row in same}
+    measured = [_choose_number(row, measure) for row in same]
+    metrics = {metric for metric, _ in measured}
     return {
-        **{k: first[k] for k in ("task", "model_fullname", "settings")},
-        "metric": first["metric"] if len(metrics) == 1 else "score",
-        "images": sum(row.get("images", 0) for row in same),
-        "images_in_all": sum(row.get("images_in_all") or row.get("images", 0) for row in same),
-        "score": sum(row["score"] for row in same) / len(same),
-        "metrics": {name: sum(row["metrics"][name] for row in same) / len(same) for name in shared},
+        "metric": metrics.pop() if len(metrics) == 1 else "score",
+        "score": _mean(number for _, number in measured),
+        "metrics": {name: _mean(row["metrics"][name] for row in same) for name in shared},
     }
+
+
+def _choose_number(row: Mapping[str, Any], measure: str) -> tuple[str, float]:
+    """Returns the name and the value of what a suite averages."""
+    for name in ("acc1", "lp_acc1") if measure == "accuracy" else ():
+        if name in row["metrics"]:
+            return "accuracy", row["metrics"][name]
+    return row["metric"], row["score"]
+
+
+def _mean(numbers: Iterable[float]) -> float:
+    numbers = list(numbers)
+    return sum(numbers) / len(numbers)

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,24 +28,23 @@ class Order:
 
     Attributes:
       model: the path of the model.
-      benchmarks: names of the benchmarks.
+      benchmarks: names of the benchmarks, each with its templates: texts with {} in place of a
+        class name, and perhaps {description}; None for those in which the model's run has trained
+        class texts, or else those of its class list.
       tasks: tasks from `plans.TASKS`.
       data: the folder with all data sets.
       settings: settings of the tasks.
       allow_trained: whether splits that the model was trained on are measured anyway.
       index_dir: a folder that keeps scans of shards for the next start.
-      templates: texts with {} in place of a class name, and perhaps {description}; None for those
-        in which the model's run has trained class texts, or else those of each class list.
     """
 
     model: str
-    benchmarks: Sequence[str]
+    benchmarks: Mapping[str, tuple[str, ...] | None]
     tasks: Sequence[str]
     data: str
     settings: TaskSettings = TaskSettings()
     allow_trained: bool = False
     index_dir: str | None = None
-    templates: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass
@@ -156,10 +155,10 @@ def _make_plans(order: Order, model: LoadedModel, report: RunReport) -> list[Ben
     """
     plans, trained = [], None if order.allow_trained else _open_trained(order.model)
     towers = [part for part in TOWERS if model.embeds(part)]
-    templates = model.trained_templates if order.templates is None else order.templates
-    for name in order.benchmarks:
+    for name, templates in order.benchmarks.items():
+        texts = model.trained_templates if templates is None else templates
         try:
-            given = order.data, towers, order.index_dir, templates
+            given = order.data, towers, order.index_dir, texts
             plan, lines = make_plan(name, order.tasks, *given)
             if plan is not None and trained is not None:
                 _check_trained(plan, trained, order.model)

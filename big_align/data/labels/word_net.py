@@ -6,6 +6,7 @@ import re
 import threading
 import warnings
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 from big_align.errors import UserError
@@ -133,6 +134,23 @@ class WordNet:
         """
         return bool(self._reader.lemmas(name.replace(" ", "_"), "n"))
 
+    def hypernyms_of(self, name: str) -> frozenset[str]:
+        """Returns the names of all hypernyms of a noun, in any of its senses and at any distance.
+
+        Args:
+          name: in lower case, with spaces, such as "brown bear".
+
+        Returns:
+          Names in lower case, with spaces: "bear", "animal" and others; none if WordNet does not
+          have the noun.
+
+        Raises:
+          UserError: WordNet is missing.
+        """
+        with READING:
+            synsets = self._reader.synsets(name.replace(" ", "_"), "n")
+            return frozenset().union(*(self._hypernyms(synset.offset()) for synset in synsets))
+
     def is_mostly_noun(self, word: str) -> bool:
         """Returns whether a lemma is a noun in SemCor at least as often as all else it can be.
 
@@ -143,6 +161,21 @@ class WordNet:
         others = [(form, kind) for kind in "var" for form in self._reader._morphy(lemma, kind)]
         count = sum(self._count(form, kind) for form, kind in others)
         return self._count(lemma, "n") >= count
+
+    @functools.cached_property
+    def _hypernyms(self) -> Callable[[int], frozenset[str]]:
+        """What names the hypernyms of the synset at an offset; it remembers them."""
+
+        @functools.cache
+        def find(offset: int) -> frozenset[str]:
+            synset = self._reader.synset_from_pos_and_offset("n", offset)
+            above = synset.hypernyms() + synset.instance_hypernyms()
+            names = {
+                name.lower().replace("_", " ") for each in above for name in each.lemma_names()
+            }
+            return frozenset(names).union(*(find(each.offset()) for each in above))
+
+        return find
 
     def _find_synset(self, match: re.Match) -> Any:
         with warnings.catch_warnings():

@@ -19,6 +19,7 @@ from big_align.words import split_words, write_name
 
 OPEN_IMAGES_ID = re.compile(r"/[mgt]/\w+")
 OPEN_IMAGES_HEADER = ["LabelName", "DisplayName"]
+COMPOUNDS = ("without_hypernyms_inside", "without_hypernyms", "all")
 
 
 class Chosen(NamedTuple):
@@ -111,6 +112,42 @@ def list_nouns(dictionary: WordNet) -> list[str]:
         return name.replace(" ", "").isalpha() and dictionary.lemma_of(words[-1]) == words[-1]
 
     return [name for name in dictionary.nouns() if is_tag(name)]
+
+
+def keep_compounds(names: Sequence[str], which: str, dictionary: WordNet) -> list[str]:
+    """Leaves out compound nouns that have a hypernym among the names (IDEA §3.2).
+
+    "We only select the compound nouns without hypernyms" has two readings, as any noun of WordNet
+    but "entity" has some hypernym:
+
+    - "without_hypernyms_inside": none of the names inside the compound is its hypernym. "brown
+      bear" is left out for "bear", which matches in its place; "hot dog", the paper's example, is
+      no "dog" and stays.
+    - "without_hypernyms": no name at all is. "hot dog" is left out where "food" or "person" is a
+      name.
+
+    Args:
+      names: the names that tags may have.
+      which: one of `COMPOUNDS`; "all" leaves out none, as the authors' list does.
+      dictionary: knows hypernyms; compounds that it lacks have none.
+
+    Raises:
+      UserError: WordNet is missing.
+    """
+    if which == "all":
+        return list(names)
+    known = {tuple(split_words(name)): name for name in names}
+    everything = {" ".join(words) for words in known}
+    kept = []
+    for words, name in known.items():
+        count = len(words)
+        others = everything
+        if which == "without_hypernyms_inside":
+            spans = ((i, j) for i in range(count) for j in range(i + 1, count + 1))
+            others = {" ".join(words[i:j]) for i, j in spans if j - i < count} & everything
+        if count == 1 or not others or not dictionary.hypernyms_of(" ".join(words)) & others:
+            kept.append(name)
+    return kept
 
 
 def choose_tags(

@@ -40,8 +40,8 @@ class TagExtractor:
       plural, so that "hot dogs" counts.
     - Words inside a tag of several words are not matched there: "hot dog" is not a "dog", but "a
       dog and a hot dog" is both. This is a reading of the paper's "If the compound noun tag
-      includes the noun tag, we only select the compound noun tag"; its rule that compounds are
-      those without hypernyms is left to the list of names.
+      includes the noun tag, we only select the compound noun tag". Which compounds are names at
+      all is chosen before (`tag_counting.keep_compounds`).
 
     Args:
       names: the names of the tags, in the order of their ids.

@@ -43,7 +43,8 @@ def test_languages_of_a_data_set_are_averaged_for_each_model(tmp_path):
 def classify(dataset, score, acc1, model="one", task="zero_shot", **more):
     name = TASK_NAMES[task]
     metric = catalog.read_benchmark(dataset).metric
-    given = dict(task=name, settings={"task": task}, metric=metric, metrics={"acc1": acc1, **more})
+    settings = more.pop("settings", {"task": task})
+    given = dict(task=name, settings=settings, metric=metric, metrics={"acc1": acc1, **more})
     return make_result(dataset, score, model=model) | given
 
 
@@ -90,3 +91,52 @@ def test_the_mean_over_a_suite_is_that_of_all_its_data_sets_for_each_model_and_t
     assert "ALIGN&#x27;s four fine-grained data sets, mean, zero-shot" in page
     mlcd = published.find_published("fine_grained", "zero_shot")["score"]
     assert f"{max(number.value for number in mlcd):.1f}</span>" in page
+
+
+TABLE_2 = dict(
+    cifar10=68.53, cifar100=27.62, caltech101=11.05, flowers102=2.19, food101=13.90, sun397=20.28,
+    dtd=8.71, pets=7.09, imagenet=16.72,
+)  # fmt: skip
+"""IDEA with COCO and VG; the paper's average is 19.57."""
+
+
+def idea_rows(templates, **more):
+    suite = catalog.read_suite("idea9")
+    return [
+        classify(
+            name, 0.01, value / 100, settings={"task": "zero_shot", "templates": texts}, **more
+        )
+        for (name, value), texts in zip(TABLE_2.items(), map(templates, suite.names), strict=True)
+    ]
+
+
+def test_idea_averages_top_1_with_its_own_templates(tmp_path):
+    """§4.2, Table 2; the scores of Caltech-101, Flowers and Pets are means per class."""
+    assert tuple(TABLE_2) == catalog.read_suite("idea9").names
+    own = lambda name: list(catalog.read_suite("idea9").templates[name])  # noqa: E731
+    rows = idea_rows(own)
+    (found,) = average_suites(rows)
+    assert found["suite"] == "idea9" and found["metric"] == "accuracy"
+    assert f"{100 * found['score']:.2f}" == "19.57"
+    assert "19.57" in write_table(rows)
+    write_page(rows, tmp_path / "page.html")  # beside that of the paper
+    page = (tmp_path / "page.html").read_text()
+    assert "mean, zero-shot</h3>" in page and page.count("19.6</span>") >= 2
+    assert average_suites(idea_rows(lambda name: ["a photo of a {}."])) == []
+
+
+@pytest.mark.parametrize("suite", [name for name in catalog.suites() if name != "idea9"])
+def test_other_suites_average_what_their_papers_do(suite):
+    """VTAB counts accuracy; CLIP, MLCD, UniCL and iCLIP count the metric of each data set."""
+    assert catalog.read_suite(suite).measure == ("accuracy" if suite == "vtab" else "score")
+    assert not catalog.read_suite(suite).templates
+
+
+def test_the_mean_of_clip_in_iclip_is_that_of_scores():
+    """iCLIP Table 5 has 68.8 for CLIP's ViT-B/16 on 12 data sets, whose numbers CLIP published."""
+    published_by_clip = dict(
+        food101=89.2, cifar10=91.6, cifar100=68.7, birdsnap=39.1, sun397=65.2, stanford_cars=65.6,
+        fgvc_aircraft=27.1, voc2007=83.9, dtd=46.0, pets=88.9, caltech101=89.3, flowers102=70.4,
+    )  # fmt: skip
+    rows = [classify(name, x / 100, 0.5) for name, x in published_by_clip.items()]
+    assert 100 * average_suites(rows)[0]["score"] == pytest.approx(68.8, abs=0.06)
