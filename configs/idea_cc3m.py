@@ -27,8 +27,12 @@ Arguments, separated by commas:
 The towers start from folders of transformers' weights: data/vit-base, a ViT-B/16 trained on
 ImageNet, and data/bert-base-uncased (§4.1). Zero-shot prompts are those of appendix A.2. The tag
 lists, without the most frequent tags (RmTopFreq) and with them, come from the names of
-OpenImages' 9,600 trainable classes (§4.1):
-  python -m big_align.tools.build_tags --help
+OpenImages' 9,600 trainable classes (§4.1); how many are removed is not published:
+  python -m big_align.tools.build_tags --source='data/cc3m-*.tar' --captions_used=1 \\
+      --names=oidv6-class-descriptions.csv --ids=oidv6-classes-trainable.txt \\
+      --compounds=without_hypernyms_inside --remove_top=COUNT --max_tags=2500 \\
+      --tokenizer_argument=vocabulary=data/bert-base-uncased/vocab.txt --output=data/cc3m_tags.json
+OpenImages' test images are a table, docs/data.md#openimages.
 """
 
 from ml_collections import ConfigDict
