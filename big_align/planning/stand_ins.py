@@ -38,7 +38,8 @@ def fill_in(config: ConfigDict, folder: Path) -> list[str]:
             named = json.dumps(node.get("source", {}).to_dict()) if listed == OWN_NAMES else listed
             count = _count(named, CLASSES)
             node.classes = str(folder / f"classes_{count}.json")
-            classes = ClassList.from_names([f"class {number}" for number in range(count)])
+            names = tuple(f"class {number}" for number in range(count))
+            classes = ClassList(names, names, ("",) * count)  # described, for iCLIP
             write_classes(classes, node.classes, "made for a plan")
             said.append(f"the class list {listed!r} is not there: {count:,} classes are assumed")
     tags = data.get("tags") or {}

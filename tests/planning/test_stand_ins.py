@@ -14,7 +14,8 @@ def test_classes_that_are_not_there_are_counted_by_their_name(tmp_path):
     assert said == [
         "the class list 'data/imagenet22k_described.json' is not there: 21,841 classes are assumed"
     ]
-    assert len(read_classes(config.data.mixture.labels.classes)) == 21_841
+    classes = read_classes(config.data.mixture.labels.classes)
+    assert len(classes) == 21_841 and all(classes.descriptions)  # which iCLIP's template asks for
     assert fill_in(config, tmp_path) == []  # They are there now.
 
 
