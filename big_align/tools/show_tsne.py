@@ -81,13 +81,13 @@ def show(options: argparse.Namespace) -> None:
         raise UserError(f"every name of {options.others} is in {options.names} too")
     queries = wanted or sorted(rng.sample(chosen, min(SHOWN, len(chosen))))
 
-    prompts, templates = [], choose_templates(first, options.template)
-    for classes, kept in ((first, chosen), (second, free)):
-        try:
-            texts = fill_class_templates(classes, templates)
-        except ValueError as error:
-            raise UserError(f"--template: {error}") from error
-        prompts.append([texts[n] for n in kept])
+    try:
+        templates = choose_templates(first, options.template)
+        texts = [fill_class_templates(classes, templates) for classes in (first, second)]
+    except ValueError as error:
+        raise UserError(f"--template: {error}") from error
+    kept = zip(texts, (chosen, free), strict=True)
+    prompts = [[of_class[n] for n in numbers] for of_class, numbers in kept]
     models = {}
     for path in options.models:
         model = load(path)
