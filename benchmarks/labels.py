@@ -52,7 +52,7 @@ ROWS = {
     "SupCon, then a linear probe": ("supcon",),
     "UniCL, then a linear probe": ("unicl",),
     "UniCL, embedding table": ("unicl_table",),
-    "UniCL, embedding table, image to text only": ("unicl_table_one_direction",),
+    "UniCL, embedding table, image to text only": ("unicl_table_image_to_text",),
 }
 """The stages of each row, as arguments of the config; each starts from the tower of the last."""
 

@@ -1,19 +1,21 @@
 """UniCL, cross-entropy and SupCon on labels (Yang et al. 2022, §4.1, Tables 2 to 5, B.1).
 
 Arguments, separated by commas:
-  method=unicl | cross_entropy | supcon | unicl_table | unicl_table_one_direction
+  method=unicl | cross_entropy | supcon | unicl_table, a vector a class instead of a text encoder
   method=supcon_classifier  SupCon's second stage, a linear classifier on the image tower of
                       --config.init.image=WORKDIR_OF_THE_FIRST
   image=swin_tiny | resnet50 | resnet101
   data=imagenet | cifar10 | cifar100
   mixing=yes          with MixUp and CutMix (the last column of Table 2)
+  direction=image_to_text | text_to_image  of UniCL's two; Table 3's "L_t2i" may be read either way
   batch=1024 | 2048   instead of 4096 (Table 4: the same number of epochs)
+  rate=scaled         in proportion to such a batch, as in the released code (B.1 has one rate)
   optimizer=sgd       for UniCL with a ResNet and texts, where B.1 may be read either way
 Tables of the paper, and the arguments of their rows and columns:
   2   method, with data=cifar10 | cifar100 and image=resnet50 | resnet101, or with image and mixing;
       SupCon takes both of its stages
-  3   nothing, method=unicl_table, method=unicl_table_one_direction
-  4   batch=1024 | 2048 | 4096, with method=unicl_table too
+  3   nothing, method=unicl_table, and that with direction=image_to_text | text_to_image
+  4   batch=1024 | 2048 | 4096, with method=unicl_table too, and with rate=scaled
   5   the first three rows: method=cross_entropy, method=supcon, nothing
 """
 
@@ -22,22 +24,26 @@ from big_align.data.labels.classes import read_classes
 from big_align.runs.defaults import complete_config
 from big_align.training.optimizers import EXCLUDE
 
-TABLES = ("unicl_table", "unicl_table_one_direction")
 CLASSIFIERS = ("cross_entropy", "supcon_classifier")
 LEGAL = {
-    "method": ("unicl", *CLASSIFIERS, "supcon", *TABLES),
+    "method": ("unicl", "unicl_table", *CLASSIFIERS, "supcon"),
     "image": ("swin_tiny", "resnet50", "resnet101"),
     "data": ("imagenet", "cifar10", "cifar100"),
     "mixing": ("yes",),
+    "direction": ("image_to_text", "text_to_image"),
     "batch": ("1024", "2048", "4096"),
+    "rate": ("scaled",),
     "optimizer": ("sgd",),
 }
-# B.1: "the same set of data augmentation and regularization" as Swin's (Liu et al. 2021).
+# B.1: "same set of data augmentation and regularization" as Swin's (Liu et al. 2021), for all of
+# §4.1, CNNs too. Its code has label smoothing, as UniCL's has.
+LABEL_SMOOTHING = 0.1
 LARGE_CROP = "random_resized_crop(224, 0.08, 1.0)|flip_horizontal"
 TRAIN = f"{LARGE_CROP}|rand_augment(2, 9)|random_erasing(0.25)"
 # §4.1: "standard random crop". The paper gives neither its range nor a size for CIFAR's images:
 # their own is used. B.1's RandAugment and erasing are for ImageNet's here.
 SMALL_TRAIN, SMALL_EVALUATE = "random_resized_crop(32, 0.2, 1.0)|flip_horizontal", "resize(32)"
+BATCH_SIZE = 4096  # B.1
 CLIP_NORM = 5.0
 """Of the whole gradient, in the released code; the paper does not say."""
 CLASSIFIER_EPOCHS = 90
@@ -50,7 +56,7 @@ def get_config(arg: str = ""):
     method, image = given.get("method", "unicl"), given.get("image", "swin_tiny")
     data = given.get("data", "imagenet")
     config = clip_text.get_base()
-    config.batch_size = int(given.get("batch", 4096))  # B.1: 4096
+    config.batch_size = int(given.get("batch", BATCH_SIZE))
     images = clip_text.IMAGENET_IMAGES if data == "imagenet" else 50_000
     epoch = images / config.batch_size
     config.total_steps = round(500 * epoch)  # B.1: 500 epochs
@@ -63,18 +69,24 @@ def get_config(arg: str = ""):
         raise ValueError("optimizer=sgd is for method=unicl with image=resnet50 or resnet101")
     sgd = image != "swin_tiny" and (method != "unicl" or "optimizer" in given)
     config.optimizer = sgd_settings() if sgd else adamw_settings(0.05, texts=method == "unicl")
+    if "rate" in given and (config.batch_size == BATCH_SIZE or method == "supcon_classifier"):
+        raise ValueError("rate=scaled is for batch=1024 or batch=2048 and what B.1 trains")
+    share = config.batch_size / BATCH_SIZE if "rate" in given else 1.0
     config.schedule = dict(
         decay="cosine",
-        learning_rate=0.4 if sgd else 0.002,
+        learning_rate=share * (0.4 if sgd else 0.002),
         warmup_steps=round((20 if image == "swin_tiny" else 5) * epoch),  # B.1: 5 and 20 epochs
     )
-    config.objective = dict(name="unicl")  # §3.4: tau starts at 1
+    # §3.4: tau starts at 1
+    config.objective = dict(name="unicl", label_smoothing=LABEL_SMOOTHING)
     if method in (*CLASSIFIERS, "supcon"):
         use_no_texts(config, method, round(CLASSIFIER_EPOCHS * epoch))
-    if method in TABLES:
+    if method == "unicl_table":
         use_table(config, data)
-    if method == "unicl_table_one_direction":
-        config.objective.direction = "image_to_text"
+    if "direction" in given:
+        if config.objective.name != "unicl":
+            raise ValueError("direction is for method=unicl or method=unicl_table")
+        config.objective.direction = given["direction"]
     if "mixing" in given:
         config.mixing = dict(mixup_alpha=0.8, cutmix_alpha=1.0)  # Swin's
     return complete_config(config)
@@ -110,7 +122,7 @@ def use_no_texts(config, method: str, classifier_steps: int) -> None:
         config.data.views_per_image = 2
         config.evaluators = {}
     if method == "cross_entropy":
-        config.objective.label_smoothing = 0.1  # Swin's
+        config.objective.label_smoothing = LABEL_SMOOTHING
     if method == "supcon_classifier":
         config.model.locked = ("image",)
         config.total_steps = classifier_steps
@@ -127,7 +139,9 @@ def use_table(config, data: str) -> None:
     classes = {"imagenet": "data/imagenet_described.json"}.get(data, data)
     config.tokenizer = dict(name="class_names", classes=classes)
     sizes = {"imagenet": 1000, "cifar10": 10, "cifar100": 100}
-    config.model.text = dict(name="embedding_table", vocab_size=sizes[data])
+    width = config.model.embedding_dim
+    config.model.text = dict(name="embedding_table", vocab_size=sizes[data], width=width)
+    config.model.text_projection = False  # §4.1: "a simple linear embedding layer"
     config.data.classes = evaluator.names = classes
     if data == "imagenet":  # some names belong to two classes; descriptions distinguish them
         config.data.describe_classes = evaluator.with_descriptions = True

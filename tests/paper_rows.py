@@ -59,8 +59,14 @@ PATTERNS = {
             "unicl_imagenet.py:mixing=yes,method={cross_entropy,unicl}",
             "unicl_imagenet.py:image={resnet50,resnet101},optimizer=sgd",  # another reading of B.1
         ),
-        "Table 3": ("unicl_imagenet.py:method={unicl,unicl_table,unicl_table_one_direction}",),
-        "Table 4": ("unicl_imagenet.py:batch={1024,2048,4096},method={unicl,unicl_table}",),
+        "Table 3": (
+            "unicl_imagenet.py:method={unicl,unicl_table}",
+            "unicl_imagenet.py:method=unicl_table,direction={image_to_text,text_to_image}",
+        ),
+        "Table 4": (
+            "unicl_imagenet.py:batch={1024,2048,4096},method={unicl,unicl_table}",
+            "unicl_imagenet.py:batch={1024,2048},rate=scaled,method={unicl,unicl_table}",
+        ),
         "Table 5": (
             "unicl_imagenet.py:" + METHODS,
             "unicl_captions.py:labels=imagenet,captions={gcc3m,yfcc14m,gcc15m}",

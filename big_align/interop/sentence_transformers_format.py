@@ -42,10 +42,10 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
 
 
 def _read_projection(pretrained: Pretrained) -> dict[str, np.ndarray]:
-    """Returns the text's projection as torch names and orders it; nothing for a tower alone."""
-    if pretrained.kind == "text":
+    """Returns the text's projection as torch names and orders it; nothing if there is none."""
+    layer = pretrained.variables["params"].get("project_text")
+    if layer is None:
         return {}
-    layer = pretrained.variables["params"]["project_text"]
     found = {"linear.weight": np.asarray(layer["kernel"], np.float32).T}
     if "bias" in layer:
         found["linear.bias"] = np.asarray(layer["bias"], np.float32)

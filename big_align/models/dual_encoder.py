@@ -53,9 +53,10 @@ def normalize(x: Float[Array, "b d"]) -> Float[Array, "b d"]:
 class DualEncoder(nn.Module):
     """Encodes images and texts with separate towers into one space (ALIGN §4.1).
 
-    A linear layer maps the text tower's features to the embedding. The image tower's features are
-    the embedding themselves, unless a linear layer also maps them to another size, as in ALIGN's
-    study of smaller towers (§6.1). Without a text tower it encodes only images, for objectives that
+    A linear layer maps the text tower's features to the embedding, unless they are the embedding
+    themselves, as class vectors are (UniCL, Table 3). The image tower's features are the embedding
+    themselves, unless a linear layer also maps them to another size, as in ALIGN's study of smaller
+    towers (§6.1). Without a text tower it encodes only images, for objectives that
     learn from labels.
 
     A locked tower does not change: it runs in evaluation mode whatever `train` says, and no
@@ -67,7 +68,8 @@ class DualEncoder(nn.Module):
       image: the image tower.
       text: the text tower; None for none.
       embedding_dim: size of the embeddings; None for the width of the image tower.
-      image_projection: whether there is a linear layer on the image side, too.
+      image_projection: whether there is a linear layer on the image side.
+      text_projection: whether there is one on the text side.
       projection_bias: whether the linear layers have a bias; CLIP's have none.
       image_mean: means of red, green and blue of uint8 images, on a scale from 0 to 1.
       image_std: standard deviations, on the same scale.
@@ -83,6 +85,7 @@ class DualEncoder(nn.Module):
     text: nn.Module | None = None
     embedding_dim: int | None = None
     image_projection: bool = False
+    text_projection: bool = True
     projection_bias: bool = True
     image_mean: tuple[float, float, float] = IMAGENET_MEAN
     image_std: tuple[float, float, float] = IMAGENET_STD
@@ -97,11 +100,16 @@ class DualEncoder(nn.Module):
                 f"locked has {strange[0]!r}, which is no tower; there are {', '.join(TOWERS)}"
             )
         dim = self.embedding_dim or self.image.output_dim
-        if dim != self.image.output_dim and not self.image_projection:
-            raise ValueError(
-                f"embedding_dim={dim} differs from the width of the image tower, "
-                f"{self.image.output_dim}: set image_projection=True, or embedding_dim=None"
-            )
+        for part, tower, projected in (
+            ("image", self.image, self.image_projection),
+            ("text", self.text, self.text_projection),
+        ):
+            if tower is not None and dim != tower.output_dim and not projected:
+                raise ValueError(
+                    f"embedding_dim={dim} differs from the width of the {part} tower, "
+                    f"{tower.output_dim}: set {part}_projection=True, or "
+                    f"embedding_dim={tower.output_dim}"
+                )
 
         def linear() -> layers.Dense:
             return layers.Dense(
@@ -112,7 +120,7 @@ class DualEncoder(nn.Module):
             )
 
         self.drop_image, self.drop_text = map(nn.Dropout, (self.image_dropout, self.text_dropout))
-        if self.text is not None:
+        if self.text is not None and self.text_projection:
             self.project_text = linear()
         if self.image_projection:
             self.project_image = linear()
@@ -237,7 +245,7 @@ class DualEncoder(nn.Module):
           `ztxt`, float32 and of unit length.
         """
         features = self.drop_text(features, deterministic=not train)
-        return normalize(self.project_text(features))
+        return normalize(self.project_text(features) if self.text_projection else features)
 
     def __call__(
         self,

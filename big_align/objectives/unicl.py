@@ -4,14 +4,25 @@ All images and texts with the same label are positive for each other, whichever 
 each image-text pair has a label of its own (Algorithm 1). Cosines are multiplied by exp(tau), and
 each row of either softmax spreads its target evenly over its own positives.
 
+Label smoothing (appendix B.1: the regularization of Swin, whose code has 0.1) replaces a one-hot
+target y over N candidates by (1 - eps) y + eps / N. With the target of eq. 2 and 3 in place of y,
+candidate k of row i has
+
+    target_ik = (1 - eps) [k in P(i)] / |P(i)| + eps / N,
+
+with N the real rows of the batch. It sums to 1 however many positives there are. With one positive
+it is the usual one; from images to texts, if each class is the text of one row, it is that of
+cross-entropy over the classes. A class that is the text of n rows gets n eps / N in all.
+
 The two directions are named here by the query of the softmax:
   image_to_text  each image is classified over the texts of the batch (eq. 2),
   text_to_image  each text is classified over the images of the batch (eq. 3).
-The paper's §3.2 and Algorithm 1 do the same, but §3.3 and Table 3 swap the names: §3.3 says that
-eq. 3 becomes cross-entropy, while the cross-entropy that it arrives at (eq. 4) classifies an image
-over class vectors, which is eq. 2 with class vectors as texts. Table 3's third row trains with only
-the term that "resembles CE", and §4.1 explains its distance from cross-entropy by the fact that an
-image is compared only with the classes of its batch. So that row is image_to_text here.
+The paper's §3.2 and Algorithm 1 call them L_i2t and L_t2i, but §3.3 swaps the names: it says that
+eq. 3, L_t2i, becomes cross-entropy, while the cross-entropy that it arrives at (eq. 4) classifies
+an image over class vectors, which is eq. 2, L_i2t, with class vectors as texts. So Table 3's third
+row, "L_t2i only", has two readings. By eq. 3 it is text_to_image. By §4.1, where that term
+"resembles CE" and differs in that an image is compared only with the classes of its batch, it is
+image_to_text.
 """
 
 import math
@@ -37,9 +48,11 @@ class Unicl(ComposedObjective):
       model: the dual encoder.
       mesh: the devices over which the loss is computed.
       temperature: initial value of exp(-tau) (§3.4: tau = 1).
-      min_temperature: lower bound of exp(-tau), by projection after each update.
-      direction: "both" trains the mean of the directions; "image_to_text" (Table 3's third row) and
-        "text_to_image" train one, and log the other.
+      min_temperature: lower bound of exp(-tau), by projection after each update. The paper has
+        none; this is CLIP's (§2.5: logits scaled by 100 at most).
+      label_smoothing: fraction of the target spread over the batch.
+      direction: "both" trains the mean of the directions; "image_to_text" and "text_to_image" train
+        one, and log the other.
       keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
@@ -52,13 +65,14 @@ class Unicl(ComposedObjective):
         mesh: Mesh,
         temperature: float = math.exp(-1),
         min_temperature: float = 0.01,
+        label_smoothing: float = 0.0,
         direction: str = "both",
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
         super().__init__(TwoTowers(model), mesh, LogScale(temperature, min_temperature))
         if direction not in DIRECTIONS:
             raise ValueError(f"direction = {direction!r} is none of {', '.join(DIRECTIONS)}")
-        self.contrast = Contrast(mesh, keep_logits_bytes=keep_logits_bytes)
+        self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes=keep_logits_bytes)
         self.direction = direction
 
     def loss(

@@ -15,6 +15,7 @@ from big_align.objectives.unicl import DIRECTIONS, Unicl, distinguish_pairs
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 from tests.device_counts import DEVICES
+from tests.losses.float64_contrast import contrast_by_hand
 
 
 def make_objective(devices=1, kind=Unicl, **options):
@@ -94,10 +95,10 @@ def test_distinct_labels_are_the_loss_of_clip(devices, pairs):
     jax.tree.map(np.testing.assert_array_equal, ours, clip)
 
 
-def classify(features, weights, bias, label):
+def classify(features, weights, bias, label, smoothing):
     """Cross-entropy over the classes (UniCL eq. 4)."""
-    logits = features @ weights.T + bias
-    return optax.softmax_cross_entropy_with_integer_labels(logits, label).mean()
+    targets = optax.smooth_labels(jax.nn.one_hot(label, len(weights)), smoothing)
+    return optax.softmax_cross_entropy(features @ weights.T + bias, targets).mean()
 
 
 def draw_classifier(images, classes, dim=6):
@@ -106,8 +107,9 @@ def draw_classifier(images, classes, dim=6):
     return tuple(jnp.float32(rng.normal(size=shape)) for shape in shapes)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("loss", [contrastive_loss, blockwise_contrastive_loss])
-def test_each_class_text_once_is_cross_entropy_from_image_to_text(loss):
+def test_each_class_text_once_is_cross_entropy_from_image_to_text(loss, smoothing):
     """§3.3: texts are vectors of a table with a bias, no length is normalized, and tau is 0."""
     classifier, label = draw_classifier(24, 5), jnp.arange(24) * 3 % 5
 
@@ -115,17 +117,17 @@ def test_each_class_text_once_is_cross_entropy_from_image_to_text(loss):
         features = jnp.concatenate([features, jnp.ones((24, 1))], 1)
         weights = jnp.concatenate([weights, bias[:, None]], 1)
         labels = {"image_label": label, "text_label": jnp.arange(5)}
-        return loss(features, weights, jnp.float32(1), **labels)[0]
+        return loss(features, weights, jnp.float32(1), label_smoothing=smoothing, **labels)[0]
 
     every = (0, 1, 2)
     ours = jax.jit(jax.value_and_grad(image_to_text, every))(*classifier)
-    assert_close(ours, jax.value_and_grad(classify, every)(*classifier, label))
+    assert_close(ours, jax.value_and_grad(classify, every)(*classifier, label, smoothing))
 
 
 @pytest.mark.parametrize("devices", DEVICES)
 def test_a_table_of_classes_in_a_batch_of_all_of_them_is_cross_entropy(devices):
     """The same through the objective, whose batch has as many texts as images."""
-    objective = make_objective(devices, direction="image_to_text")
+    objective = make_objective(devices, direction="image_to_text", label_smoothing=0.1)
     classifier, label = draw_classifier(16, 16), jnp.arange(16) * 5 % 16
     batch = {"label": label, "mask": jnp.ones(16, bool), "text_mask": jnp.ones((16, 1), bool)}
 
@@ -137,7 +139,24 @@ def test_a_table_of_classes_in_a_batch_of_all_of_them_is_cross_entropy(devices):
 
     every = (0, 1, 2)
     ours = jax.jit(jax.value_and_grad(loss, every))(*classifier)
-    assert_close(ours, jax.value_and_grad(classify, every)(*classifier, label))
+    assert_close(ours, jax.value_and_grad(classify, every)(*classifier, label, 0.1))
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+def test_smoothed_targets_of_labels_and_pairs_by_hand(devices):
+    """Classes with several rows, pairs with one, and padding at the end of an odd batch."""
+    outputs, batch = draw_outputs(size=13), draw_batch(size=13, masked=2)
+    objective = make_objective(devices, label_smoothing=0.1)
+    value, (params_grad, outputs_grad) = differentiate(objective, outputs, batch)
+    label = np.where(batch["label"] < 0, 100 + np.arange(13), batch["label"])
+    assert len(set(label[:11])) < 8 and (label[:11] >= 100).sum() > 3
+    (i2t, t2i), (zimg_grad, ztxt_grad, scale_grad) = contrast_by_hand(
+        *(outputs["zimg"], outputs["ztxt"], 5.0, (0.5, 0.5)), *(label, label, 0.1),
+        real=(batch["mask"], batch["mask"]),
+    )  # fmt: skip
+    np.testing.assert_allclose(value, (i2t + t2i) / 2, rtol=1e-5)
+    assert_close(outputs_grad, {"zimg": zimg_grad, "ztxt": ztxt_grad})
+    np.testing.assert_allclose(params_grad["log_scale"], 5 * scale_grad, rtol=1e-4)
 
 
 def test_permutation_permutes_gradients():

@@ -40,7 +40,7 @@ ARGUMENTS = [
     *("own_pairs.py:cores=2", "own_pairs.py:classes=cifar10"),
     "unicl_captions.py:captions=gcc3m",
     *(f"unicl_flickr8k.py:{method}" for method in ("captions", "labels", "multitask")),
-    *(f"unicl_grocery.py:{method}" for method in ("unicl_table", "unicl_table_one_direction")),
+    *(f"unicl_grocery.py:unicl_table{direction}" for direction in ("", "_image_to_text")),
     *(f"unicl_grocery.py:{method}" for method in ("cross_entropy", "supcon", "supcon_classifier")),
     *(f"unicl_cifar10.py:{method}" for method in ("unicl_table", "supcon", "supcon_classifier")),
     *(f"unicl_imagenet.py:mixing=yes,batch={size}" for size in ("1024", "2048")),

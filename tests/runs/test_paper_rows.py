@@ -159,6 +159,11 @@ def test_iclip_is_evaluated_by_the_texts_that_it_trains():
             "unicl_imagenet.py:optimizer=sgd",
             "optimizer=sgd is for method=unicl with image=resnet50",
         ),
+        ("unicl_imagenet.py:rate=scaled", "rate=scaled is for batch=1024 or batch=2048"),
+        (
+            "unicl_imagenet.py:method=supcon,direction=text_to_image",
+            "direction is for method=unicl or method=unicl_table",
+        ),
         ("unicl_captions.py:labels=none,method=multitask", "labels=none needs captions and method"),
         ("unicl_captions.py:labels=imagenet,half=yes", "half=yes is for labels=imagenet21k"),
         ("unicl_imagenet.py:data=cifar10", "data=cifar10 needs image=resnet50 or resnet101"),
@@ -189,4 +194,5 @@ def test_positions_and_tokens_of_unicl_do_not_decay_and_class_vectors_do(row, to
     }
     assert {"kernel", "project_image"} <= decaying
     assert ("token_embedding" in decaying) == tokens_decay
+    assert ("project_text" in decaying) != tokens_decay  # nothing is behind class vectors
     assert not {"position_embedding", "relative_position_bias", "scale", "bias"} & decaying

@@ -63,7 +63,7 @@ IMAGE_TOWER = {
     "positions": "learned",
 }
 TEXT_TOWER = {"name": "clip_text"}
-DUAL = {"image_projection": True, "projection_bias": False}
+DUAL = {"image_projection": True, "text_projection": True, "projection_bias": False}
 
 
 def find_text(names: Collection[str]) -> str:

@@ -25,7 +25,7 @@ TRAINING = ("dropout", "drop_path", "group_size", "momentum", "fixed_statistics"
 """Settings that count in training alone."""
 
 COLORS = ("image_mean", "image_std")
-PROJECTIONS = ("embedding_dim", "image_projection", "projection_bias")
+PROJECTIONS = ("embedding_dim", "image_projection", "text_projection", "projection_bias")
 
 
 class Difference(NamedTuple):
