@@ -53,6 +53,7 @@ ROWS = {
     "UniCL, then a linear probe": ("unicl",),
     "UniCL, embedding table": ("unicl_table",),
     "UniCL, embedding table, image to text only": ("unicl_table_image_to_text",),
+    "UniCL, embedding table, text to image only": ("unicl_table_text_to_image",),
 }
 """The stages of each row, as arguments of the config; each starts from the tower of the last."""
 
