@@ -48,7 +48,7 @@ def get_config(arg: str = ""):
     if labels == "imagenet" and "half" in given:
         raise ValueError("half=yes is for labels=imagenet21k, imagenet22k or none")
     config = clip_text.get_base()
-    config.batch_size = 4096  # B.2
+    config.batch_size = unicl_imagenet.BATCH_SIZE  # B.2
     config.model.image = unicl_imagenet.towers(given.get("image", "swin_tiny"))  # §4.2, C.2
     config.objective = dict(name=method, temperature=math.exp(-1))  # §3.4: tau starts at 1
     share = 0.5 if "half" in given else 1.0
@@ -56,14 +56,14 @@ def get_config(arg: str = ""):
         fraction = 0.0 if captions == "none" else 0.5
         epoch = clip_text.IMAGENET_IMAGES / ((1 - fraction) * config.batch_size)
         config.data.transform = unicl_imagenet.TRAIN
-        config.objective.label_smoothing = unicl_imagenet.SMOOTHING
+        config.objective.label_smoothing = unicl_imagenet.LABEL_SMOOTHING
         config.total_steps = round(500 * epoch)
         config.optimizer = unicl_imagenet.adamw_settings(0.05)
         config.schedule = dict(decay="cosine", learning_rate=0.002, warmup_steps=round(20 * epoch))
     else:  # §4.2.2, B.2: "a standard data sampler", 32 epochs of all images
         images = share * (IMAGES[labels] + IMAGES[captions])
         fraction = round(share * IMAGES[captions] / images, 3)
-        # B.2: "merely random crop", like CLIP's "random square crop from resized images" (§2.3).
+        # B.2: "merely used random crop", CLIP's "random square crop from resized images" (§2.3).
         config.data.transform = "resize_small(224)|random_crop(224)"
         config.total_steps = round(32 * images / config.batch_size)
         config.optimizer = unicl_imagenet.adamw_settings(0.1)

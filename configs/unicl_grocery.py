@@ -3,9 +3,9 @@
 Arguments: `unicl`; `cross_entropy`; `supcon`, the first stage, which a linear probe measures, and
 `supcon_classifier`, the second, which trains a linear classifier on the image tower of
 --config.init.image=WORKDIR_OF_THE_FIRST.
-Table 3: `unicl_table`, a vector a class instead of a text encoder, and with one direction alone,
-`unicl_table_image_to_text` and `unicl_table_text_to_image`. configs/unicl_cifar10.py asks the same
-of CIFAR-10.
+Table 3: `unicl_table` (an embedding for each class instead of a text encoder), and both readings of
+"L_t2i" alone, `unicl_table_image_to_text` and `unicl_table_text_to_image`.
+configs/unicl_cifar10.py asks the same of CIFAR-10.
 """
 
 from ml_collections import ConfigDict
@@ -49,7 +49,8 @@ def set_method(
     config.objective = dict(name="unicl", temperature=0.1)
     if method.startswith("unicl_table"):
         config.tokenizer = dict(name="class_names", classes=classes)
-        config.model.text = dict(name="embedding_table", vocab_size=num_classes, width=128)
+        width = config.model.embedding_dim
+        config.model.text = dict(name="embedding_table", vocab_size=num_classes, width=width)
         config.model.text_projection = False
         config.data.templates = templates = ("{}",)
         config.objective.direction = method.removeprefix("unicl_table").lstrip("_") or "both"

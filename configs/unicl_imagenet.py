@@ -1,25 +1,21 @@
 """UniCL, cross-entropy and SupCon on labels (Yang et al. 2022, §4.1, Tables 2 to 5, B.1).
 
 Arguments, separated by commas:
-  method=unicl | cross_entropy | supcon
-  method=unicl_table  UniCL with a vector a class instead of a text encoder
+  method=unicl | cross_entropy | supcon | unicl_table, a vector a class instead of a text encoder
   method=supcon_classifier  SupCon's second stage, a linear classifier on the image tower of
                       --config.init.image=WORKDIR_OF_THE_FIRST
   image=swin_tiny | resnet50 | resnet101
   data=imagenet | cifar10 | cifar100
   mixing=yes          with MixUp and CutMix (the last column of Table 2)
-  direction=image_to_text | text_to_image   one direction of UniCL alone. Table 3 has a row with
-                      the term that §3.3 likens to cross-entropy, which is image_to_text by eq. 4,
-                      and text_to_image by the name that it has there
+  direction=image_to_text | text_to_image  of UniCL's two; Table 3's "L_t2i" may be read either way
   batch=1024 | 2048   instead of 4096 (Table 4: the same number of epochs)
-  rate=scaled         the learning rate in proportion to the batch, as in the released code; B.1
-                      gives one rate
+  rate=scaled         in proportion to such a batch, as in the released code (B.1 has one rate)
   optimizer=sgd       for UniCL with a ResNet and texts, where B.1 may be read either way
 Tables of the paper, and the arguments of their rows and columns:
   2   method, with data=cifar10 | cifar100 and image=resnet50 | resnet101, or with image and mixing;
       SupCon takes both of its stages
-  3   nothing, method=unicl_table, method=unicl_table,direction=image_to_text
-  4   batch=1024 | 2048 | 4096, with method=unicl_table too
+  3   nothing, method=unicl_table, and that with direction=image_to_text | text_to_image
+  4   batch=1024 | 2048 | 4096, with method=unicl_table too, and with rate=scaled
   5   the first three rows: method=cross_entropy, method=supcon, nothing
 """
 
@@ -30,25 +26,24 @@ from big_align.training.optimizers import EXCLUDE
 
 CLASSIFIERS = ("cross_entropy", "supcon_classifier")
 LEGAL = {
-    "method": ("unicl", *CLASSIFIERS, "supcon", "unicl_table"),
+    "method": ("unicl", "unicl_table", *CLASSIFIERS, "supcon"),
     "image": ("swin_tiny", "resnet50", "resnet101"),
     "data": ("imagenet", "cifar10", "cifar100"),
     "mixing": ("yes",),
-    "direction": ("both", "image_to_text", "text_to_image"),
+    "direction": ("image_to_text", "text_to_image"),
     "batch": ("1024", "2048", "4096"),
-    "rate": ("fixed", "scaled"),
+    "rate": ("scaled",),
     "optimizer": ("sgd",),
 }
-# B.1: "the same set of data augmentation and regularization" as Swin's (Liu et al. 2021).
+# B.1: "same set of data augmentation and regularization" as Swin's (Liu et al. 2021), for all of
+# §4.1, CNNs too. Its code has label smoothing, as UniCL's has.
+LABEL_SMOOTHING = 0.1
 LARGE_CROP = "random_resized_crop(224, 0.08, 1.0)|flip_horizontal"
 TRAIN = f"{LARGE_CROP}|rand_augment(2, 9)|random_erasing(0.25)"
 # §4.1: "standard random crop". The paper gives neither its range nor a size for CIFAR's images:
 # their own is used. B.1's RandAugment and erasing are for ImageNet's here.
 SMALL_TRAIN, SMALL_EVALUATE = "random_resized_crop(32, 0.2, 1.0)|flip_horizontal", "resize(32)"
-SMOOTHING = 0.1
-"""Of labels, in Swin's recipe: a part of "the same set of data augmentation and regularization"."""
-BATCH = 4096
-"""B.1."""
+BATCH_SIZE = 4096  # B.1
 CLIP_NORM = 5.0
 """Of the whole gradient, in the released code; the paper does not say."""
 CLASSIFIER_EPOCHS = 90
@@ -61,7 +56,7 @@ def get_config(arg: str = ""):
     method, image = given.get("method", "unicl"), given.get("image", "swin_tiny")
     data = given.get("data", "imagenet")
     config = clip_text.get_base()
-    config.batch_size = int(given.get("batch", BATCH))
+    config.batch_size = int(given.get("batch", BATCH_SIZE))
     images = clip_text.IMAGENET_IMAGES if data == "imagenet" else 50_000
     epoch = images / config.batch_size
     config.total_steps = round(500 * epoch)  # B.1: 500 epochs
@@ -74,20 +69,24 @@ def get_config(arg: str = ""):
         raise ValueError("optimizer=sgd is for method=unicl with image=resnet50 or resnet101")
     sgd = image != "swin_tiny" and (method != "unicl" or "optimizer" in given)
     config.optimizer = sgd_settings() if sgd else adamw_settings(0.05, texts=method == "unicl")
+    if "rate" in given and (config.batch_size == BATCH_SIZE or method == "supcon_classifier"):
+        raise ValueError("rate=scaled is for batch=1024 or batch=2048 and what B.1 trains")
+    share = config.batch_size / BATCH_SIZE if "rate" in given else 1.0
     config.schedule = dict(
         decay="cosine",
-        learning_rate=0.4 if sgd else 0.002,
+        learning_rate=share * (0.4 if sgd else 0.002),
         warmup_steps=round((20 if image == "swin_tiny" else 5) * epoch),  # B.1: 5 and 20 epochs
     )
-    if given.get("rate") == "scaled":
-        config.schedule.learning_rate *= config.batch_size / BATCH
-    config.objective = dict(name="unicl", label_smoothing=SMOOTHING)  # §3.4: tau starts at 1
-    if "direction" in given:
-        config.objective.direction = given["direction"]
+    # §3.4: tau starts at 1
+    config.objective = dict(name="unicl", label_smoothing=LABEL_SMOOTHING)
     if method in (*CLASSIFIERS, "supcon"):
         use_no_texts(config, method, round(CLASSIFIER_EPOCHS * epoch))
     if method == "unicl_table":
         use_table(config, data)
+    if "direction" in given:
+        if config.objective.name != "unicl":
+            raise ValueError("direction is for method=unicl or method=unicl_table")
+        config.objective.direction = given["direction"]
     if "mixing" in given:
         config.mixing = dict(mixup_alpha=0.8, cutmix_alpha=1.0)  # Swin's
     return complete_config(config)
@@ -123,7 +122,7 @@ def use_no_texts(config, method: str, classifier_steps: int) -> None:
         config.data.views_per_image = 2
         config.evaluators = {}
     if method == "cross_entropy":
-        config.objective.label_smoothing = SMOOTHING
+        config.objective.label_smoothing = LABEL_SMOOTHING
     if method == "supcon_classifier":
         config.model.locked = ("image",)
         config.total_steps = classifier_steps
@@ -140,14 +139,13 @@ def use_table(config, data: str) -> None:
     classes = {"imagenet": "data/imagenet_described.json"}.get(data, data)
     config.tokenizer = dict(name="class_names", classes=classes)
     sizes = {"imagenet": 1000, "cifar10": 10, "cifar100": 100}
-    # Table 3: "a simple linear embedding layer", so there is no second one behind it.
     width = config.model.embedding_dim
     config.model.text = dict(name="embedding_table", vocab_size=sizes[data], width=width)
-    config.model.text_projection = False
+    config.model.text_projection = False  # §4.1: "a simple linear embedding layer"
     config.data.classes = evaluator.names = classes
-    # Some names of ImageNet belong to two classes; descriptions distinguish them.
-    template = "{}, {description}" if data == "imagenet" else "{}"
-    config.data.templates = evaluator.templates = (template,)
+    if data == "imagenet":  # some names belong to two classes; descriptions distinguish them
+        config.data.describe_classes = evaluator.with_descriptions = True
+    config.data.templates = evaluator.templates = ("{}",)
 
 
 def towers(image: str) -> dict:

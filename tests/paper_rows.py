@@ -15,8 +15,7 @@ DEFAULTS = {
     "ratio=0.1 labels=8",
     "mlcd_imagenet.py": "loss=mlcd clusters=320000",
     "unicl_captions.py": "labels=imagenet22k captions=yfcc14m method=unicl image=swin_tiny",
-    "unicl_imagenet.py": "method=unicl image=swin_tiny data=imagenet batch=4096 direction=both "
-    "rate=fixed",
+    "unicl_imagenet.py": "method=unicl image=swin_tiny data=imagenet batch=4096",
 }
 """Arguments that change nothing, and no run's name has: so a run has one name."""
 HALF = "labels=imagenet21k,half=yes"

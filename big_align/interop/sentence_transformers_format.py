@@ -42,10 +42,8 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
 
 
 def _read_projection(pretrained: Pretrained) -> dict[str, np.ndarray]:
-    """Returns the text's projection as torch names and orders it; nothing without one."""
-    layer = (
-        pretrained.variables["params"].get("project_text") if pretrained.kind != "text" else None
-    )
+    """Returns the text's projection as torch names and orders it; nothing if there is none."""
+    layer = pretrained.variables["params"].get("project_text")
     if layer is None:
         return {}
     found = {"linear.weight": np.asarray(layer["kernel"], np.float32).T}

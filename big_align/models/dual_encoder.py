@@ -99,17 +99,16 @@ class DualEncoder(nn.Module):
                 f"locked has {strange[0]!r}, which is no tower; there are {', '.join(TOWERS)}"
             )
         dim = self.embedding_dim or self.image.output_dim
-        if dim != self.image.output_dim and not self.image_projection:
-            raise ValueError(
-                f"embedding_dim={dim} differs from the width of the image tower, "
-                f"{self.image.output_dim}: set image_projection=True, or embedding_dim=None"
-            )
-        project_text = self.text is not None and self.text_projection
-        if self.text is not None and not project_text and dim != self.text.output_dim:
-            raise ValueError(
-                f"embedding_dim={dim} differs from the width of the text tower, "
-                f"{self.text.output_dim}: set text_projection=True, or one to the other"
-            )
+        for part, tower, projected in (
+            ("image", self.image, self.image_projection),
+            ("text", self.text, self.text_projection),
+        ):
+            if tower is not None and dim != tower.output_dim and not projected:
+                raise ValueError(
+                    f"embedding_dim={dim} differs from the width of the {part} tower, "
+                    f"{tower.output_dim}: set {part}_projection=True, or "
+                    f"embedding_dim={tower.output_dim}"
+                )
 
         def linear() -> layers.Dense:
             return layers.Dense(
@@ -120,7 +119,7 @@ class DualEncoder(nn.Module):
             )
 
         self.drop_image, self.drop_text = map(nn.Dropout, (self.image_dropout, self.text_dropout))
-        if project_text:
+        if self.text is not None and self.text_projection:
             self.project_text = linear()
         if self.image_projection:
             self.project_image = linear()

@@ -12,7 +12,8 @@ class EmbeddingTable(nn.Module):
     """The ablation of the text encoder (Table 3): an embedding layer indexed with labels.
 
     A text is one id, such as its class. Tokenizers that split texts into several tokens do not work
-    with it: their first token is the same for every text.
+    with it: their first token is the same for every text. The layer is linear by itself; without
+    `text_projection` of the dual encoder, no other is behind it.
 
     Args:
       vocab_size: number of texts.

@@ -4,24 +4,29 @@ All images and texts with the same label are positive for each other, whichever 
 each image-text pair has a label of its own (Algorithm 1). Cosines are multiplied by exp(tau), and
 each row of either softmax spreads its target evenly over its own positives.
 
+Label smoothing (appendix B.1: the regularization of Swin, whose code has 0.1) replaces a one-hot
+target y over N candidates by (1 - eps) y + eps / N. With the target of eq. 2 and 3 in place of y,
+candidate k of row i has
+
+    target_ik = (1 - eps) [k in P(i)] / |P(i)| + eps / N,
+
+with N the real rows of the batch. It sums to 1 however many positives there are. With one positive
+it is the usual one. From images to texts, if each of K classes is the text of n rows, these share
+its probability p and have 1 / K of the smoothing, so that image i of class y has
+
+    -(1 - eps) log(p_y / n) - eps / K sum_k log(p_k / n),
+
+which is cross-entropy over the classes with the usual smoothing, plus log n.
+
 The two directions are named here by the query of the softmax:
   image_to_text  each image is classified over the texts of the batch (eq. 2),
   text_to_image  each text is classified over the images of the batch (eq. 3).
-The paper's §3.2 and Algorithm 1 do the same, but §3.3 and Table 3 swap the names: §3.3 says that
-eq. 3 becomes cross-entropy, while the cross-entropy that it arrives at (eq. 4) classifies an image
-over class vectors, which is eq. 2 with class vectors as texts. Table 3's third row trains with only
-the term that "resembles CE", and §4.1 explains its distance from cross-entropy by the fact that an
-image is compared only with the classes of its batch. So that row is image_to_text here.
-
-Label smoothing (B.1: the regularization of Swin) gives a query's positives 1 - e of its target,
-each an equal part, and all real candidates the rest, each an equal part. With one positive that is
-the usual smoothing. Where every class has the same number n of texts in the batch, all equal, the
-n candidates of a class share its probability p, so that image_to_text is
-
-    -(1 - e) log(p_y / n) - e / (n K) n sum_k log(p_k / n)
-        = -(1 - e) log p_y - e / K sum_k log p_k + log n,
-
-cross-entropy over K classes with their usual smoothing, but for a constant.
+The paper's §3.2 and Algorithm 1 call them L_i2t and L_t2i, but §3.3 swaps the names: it says that
+eq. 3, L_t2i, becomes cross-entropy, while the cross-entropy that it arrives at (eq. 4) classifies
+an image over class vectors, which is eq. 2, L_i2t, with class vectors as texts. So Table 3's third
+row, "L_t2i only", has two readings. By eq. 3 it is text_to_image. By §4.1, where that term
+"resembles CE" and differs in that an image is compared only with the classes of its batch, it is
+image_to_text.
 """
 
 import math

@@ -18,6 +18,7 @@ from big_align.models.bert import Bert
 from big_align.models.clip_text import ClipText
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.efficientnet import EfficientNet
+from big_align.models.embedding_table import EmbeddingTable
 from big_align.models.vit import ViT
 
 
@@ -235,16 +236,21 @@ def test_another_size_without_image_projection_is_an_error():
         make_variables(make_model(embedding_dim=12))
 
 
-def test_text_features_are_the_embedding_without_a_projection():
-    model = make_model(embedding_dim=8, image_projection=True, text_projection=False)
-    variables, (_, *texts) = make_variables(model), make_batch()
-    assert set(variables["params"]) == {"image", "text", "project_image"}
-    features = np.float64(apply_model(model, variables, *texts, method="text_features"))
-    ztxt = apply_model(model, variables, *texts, method="encode_text")
-    length = np.linalg.norm(features, axis=1, keepdims=True)
-    np.testing.assert_allclose(ztxt, features / length, atol=1e-6)
-    with pytest.raises(ValueError, match="embedding_dim=16 .* tower, 8: set text_projection=True"):
-        make_variables(make_model(text_projection=False))
+def test_class_vectors_are_embeddings_themselves():
+    """Without a projection of texts, a text is its row of the table, at unit length."""
+    sizes = {"embedding_dim": 12, "image_projection": True, "text_projection": False}
+    model = make_model(**sizes).clone(text=EmbeddingTable(vocab_size=5, width=12))
+    image, _, _ = make_batch()
+    classes, mask = jnp.array([[4], [0]]), jnp.ones((2, 1), bool)
+    params = nn.meta.unbox(model.init(jax.random.key(0), image, classes, mask))["params"]
+    assert set(params) == {"image", "project_image", "text"}
+    rows = np.float64(params["text"]["token_embedding"]["embedding"])[[4, 0]]
+    ztxt = model.apply({"params": params}, classes, mask, method="encode_text")
+    expected = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(ztxt, expected, atol=1e-6)
+    narrow = model.clone(text=EmbeddingTable(vocab_size=5, width=8))
+    with pytest.raises(ValueError, match="embedding_dim=12 .* text tower, 8: set text_projection"):
+        narrow.init(jax.random.key(0), image, classes, mask)
 
 
 @pytest.mark.slow

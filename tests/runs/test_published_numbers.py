@@ -57,6 +57,26 @@ PUBLISHED = {
         "schedule.warmup_steps": round(20 * 1_281_167 / 4096),
         "optimizer.weight_decay": 0.05,
         "schedule.learning_rate": 0.002,
+        "objective.label_smoothing": 0.1,  # Swin's
+        "model.text_projection": True,
+    },
+    "unicl_imagenet.py:image=resnet50,optimizer=sgd": {"objective.label_smoothing": 0.1},
+    "unicl_imagenet.py:method=unicl_table": {  # §4.1: "a simple linear embedding layer"
+        "model.text_projection": False,
+        "model.text.width": 512,
+        "model.embedding_dim": 512,
+        "objective.direction": "both",
+    },
+    "unicl_imagenet.py:method=unicl_table,direction=text_to_image": {  # eq. 3
+        "objective.direction": "text_to_image"
+    },
+    "unicl_imagenet.py:batch=1024": {"schedule.learning_rate": 0.002},
+    "unicl_imagenet.py:batch=1024,rate=scaled": {  # the released code's rule
+        "schedule.learning_rate": 0.0005,
+        "total_steps": round(500 * 1_281_167 / 1024),
+    },
+    "unicl_imagenet.py:batch=2048,rate=scaled,method=unicl_table": {
+        "schedule.learning_rate": 0.001
     },
     "unicl_imagenet.py:image=resnet50,method=cross_entropy": {
         "optimizer.weight_decay": 1e-4,
@@ -67,7 +87,9 @@ PUBLISHED = {
         "batch_size": 4096,
         "schedule.warmup_steps": 5000,
         "optimizer.weight_decay": 0.1,
+        "objective.label_smoothing": 0.0,
     },  # B.2
+    "unicl_captions.py:labels=imagenet,captions=gcc3m": {"objective.label_smoothing": 0.1},
     "iclip.py": {  # iCLIP §4.1
         "batch_size": 1024,
         "schedule.learning_rate": 2e-4,
@@ -76,7 +98,7 @@ PUBLISHED = {
         "schedule.warmup_steps": round(5 * 1_281_167 / 512),
         "total_steps": round(100 * 1_281_167 / 512),
         "data.mixture.captions.weight": 0.5,
-        "objective.template": "a photo of a {}",
+        "objective.template": "a photo of a {}, {description}",
     },
     "iclip.py:scale=imagenet21k_yfcc14m": {  # each for 32 epochs, as in UniCL
         "total_steps": round(32 * (14.2e6 - 1_281_167 + 14e6) / 8192),
