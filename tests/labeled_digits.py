@@ -63,6 +63,8 @@ def get_config(objective: str, data: dict, **fields):
     """
     config = tiny_config.get_config()
     config.objective = dict(name=objective)
+    if objective == "iclip":
+        config.objective.template = "a photo of a {}"  # the classes have no descriptions
     config.data.source = {}
     config.data.templates = DIGIT_TEMPLATES
     config.data.update(data)

@@ -31,8 +31,8 @@ def encode_classes(objective, variables, batch, key):
     ("make", "embed"),
     [
         (Align, encode),
-        (lambda *given: Iclip(*given, CLASSES, TOKENIZER), encode),
-        (lambda *given: Iclip(*given, CLASSES, TOKENIZER), encode_classes),
+        (lambda *given: Iclip(*given, CLASSES, TOKENIZER, "a {}"), encode),
+        (lambda *given: Iclip(*given, CLASSES, TOKENIZER, "a {}"), encode_classes),
         (lambda *given: MultiTask(*given, 2), encode),
         (lambda *given: Idea(*given, TAGS, TOKENIZER), encode),
     ],

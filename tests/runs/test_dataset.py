@@ -33,6 +33,9 @@ def files(tmp_path_factory):
         "no_rows": {"name": "csv", "path": str(root / "header.csv"), "label": "label"},
         "names": labeled_digits.write_names(root / "names.json"),
         "nine": labeled_digits.write_names(root / "nine.json", DIGIT_CLASSES[:9]),
+        "described": labeled_digits.write_names(
+            root / "described.json", [{"name": n, "description": f"a {n}"} for n in DIGIT_CLASSES]
+        ),
         "nameless": labeled_digits.write_names(root / "nameless.json", (*DIGIT_CLASSES[:9], "")),
     }
 
@@ -258,6 +261,22 @@ REFUSED = {
     "a template without a place": (
         lambda f: ("unicl", labels_of(f, templates=("a photo",)), {}),
         "config.data: template 'a photo' needs one {} where the class name goes",
+    ),
+    "class texts with descriptions that nobody has written": (
+        lambda f: ("iclip", labels_of(f), {"objective.template": "{}, {description}"}),
+        "config.objective: class list .*: 10 of 10 classes have no description, 'zero' the first",
+    ),
+    "labels with descriptions that nobody has written": (
+        lambda f: ("unicl", labels_of(f, templates=("{}, {description}",)), {}),
+        "config.data: class list .*: 10 of 10 classes have no .* --classes=.* writes a list with",
+    ),
+    "an evaluator that asks as the run is trained": (
+        lambda f: (
+            "unicl",
+            labels_of(f, templates=("{}, {description}",), classes=f["described"]),
+            evaluated(f, "unicl", "zero_shot", names=f["names"])[2],
+        ),
+        "config.evaluators.test: class list .*: 10 of 10 classes have no description",
     ),
     "class names in a sentence": (
         lambda f: classes_alone(f, templates=("{}", "a {}")),

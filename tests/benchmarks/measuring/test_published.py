@@ -14,11 +14,13 @@ def test_every_number_is_of_a_data_set_a_task_and_a_column_that_there_are():
     numbers, papers = published._read_numbers(), published.read_papers()
     assert len(numbers) > 50
     for entry in numbers:
-        assert entry["paper"] in papers and entry["table"].startswith("Table ")
+        assert entry["paper"] in papers and entry["table"].startswith(("Table ", "Figure 4"))
         for name, value in entry["values"].items():
             assert 0 < value <= 100
-            for benchmark in map(catalog.read_benchmark, catalog.expand([name])):
-                assert entry["task"] in TASKS_OF[benchmark.task], name
+            named = [catalog.read_benchmark(each) for each in catalog.expand([name])]
+            fit = [each for each in named if entry["task"] in TASKS_OF[each.task]]
+            assert fit == named or (name, len(fit)) == ("kornblith12", 11), name
+            for benchmark in fit:
                 columns = (
                     list_judged_numbers(benchmark) if benchmark.task in JUDGED
                     else list_numbers(entry["task"], benchmark.metric, 10, TaskSettings())
@@ -42,6 +44,7 @@ def test_every_number_is_of_a_data_set_a_task_and_a_column_that_there_are():
         ("unicl14", "zero_shot", "score", "iCLIP (Swin-T)", "Table 2", 54.4),
         ("unicl18", "linear_probe", "score", "UniCL (Swin-T)", "Table 6", 81.6),
         ("kornblith12", "zero_shot", "score", "iCLIP (Swin-B)", "Table 5", 70.6),
+        ("kornblith12", "few_shot_text", "text_encoder_1shot", "iCLIP (Swin-B)", "Figure 4", 73.9),
         ("cxc", "similarity", "text_text_retrieval_recall@5", "DE-I2T", "Table 2", 47.1),
         ("cxc", "similarity", "sits", "ALIGN (EfficientNet-L2)", "Table 3", 67.6),
         ("simlex999", "similarity", "score", "GloVe", "Table 12", 40.8),
