@@ -2,8 +2,8 @@
 
 Rows are streamed from disk; centers, their sums and counts are split over all devices. Each
 iteration assigns every row (`nearest_centers`) and turns each center into the direction of the sum
-of its rows, so the mean cosine never falls if they are compared exactly (Dhillon and Modha 2001); for unit lengths this is eq. 2
-of MLCD with centers of unit length.
+of its rows, so the mean cosine never falls (Dhillon and Modha 2001), if assignments are exact; for
+unit lengths this is eq. 2 of MLCD with centers of unit length.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -95,8 +95,8 @@ def nearest_of_all(
         nearest again in float32.
 
     Returns:
-      Cosines in float32, largest first, and the numbers of the centers, on every device. Ties go to the first
-      center.
+      Cosines in float32, largest first, and the numbers of the centers, on every device. Ties go to
+      the first center.
     """
     if candidates is not None:
         kept = min(max(count, candidates), layout.k)
