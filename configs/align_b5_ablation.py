@@ -8,7 +8,7 @@ Arguments, separated by commas:
   temperature=128 | 64 | 32     a fixed temperature of 1/128, 1/64, 1/32 (baseline learned)
   data=tenth | 12m | 6m | 3m    a sample of the pairs, each part of the larger ones
   data=cc3m                     Conceptual Captions, a tenth of the steps (§6.2)
-  default_steps=1m | 1.2m       the default of which that is a tenth: §6.1's, of the studies, or §5's
+  default_steps=1m | 1.2m       of which that is a tenth: of the studies (§6.1), or of ALIGN (§5)
 
 | row | argument |
 |---|---|
