@@ -288,8 +288,8 @@ def reader_files(tmp_path, data_dir, reference_dir, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-LIBRARIES = ("sentence_transformers",)
-"""What blocks of Python import and `.[test]` has not; tests/interop does the same with them."""
+LIBRARIES = ("sentence_transformers", "nudenet")
+"""What blocks of Python import and `.[test]` has not; tests/interop runs the first."""
 
 
 @pytest.mark.parametrize("page", python_pages())
