@@ -56,7 +56,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--start", choices=("kmeans++", "sampled"), default="kmeans++")
     parser.add_argument("--block", type=int, help="centers per block, in ours")
     parser.add_argument("--chunk", type=int, default=CHUNK)
-    parser.add_argument("--precision", default="highest", choices=("highest", "high", "default"))
+    parser.add_argument("--candidates", type=int, help="in ours: bfloat16, and again in float32")
     return parser.parse_args()
 
 
@@ -72,7 +72,7 @@ def draw(options: argparse.Namespace) -> np.ndarray:
 def make_ours(values: np.ndarray, start: np.ndarray, options: argparse.Namespace) -> Callable:
     """Returns a call that makes so many iterations and returns the centers."""
     mesh = sharding.make_mesh()
-    sizes = options.block, options.chunk, options.precision
+    sizes = options.block, options.chunk, options.candidates
     means = SphericalKMeans(Sample(values), len(start), mesh, *sizes)
 
     def run(iterations: int) -> np.ndarray:

@@ -8,6 +8,7 @@ Arguments, separated by commas:
   temperature=128 | 64 | 32     a fixed temperature of 1/128, 1/64, 1/32 (baseline learned)
   data=tenth | 12m | 6m | 3m    a sample of the pairs, each part of the larger ones
   data=cc3m                     Conceptual Captions, a tenth of the steps (§6.2)
+  default_steps=1m | 1.2m       of which that is a tenth: of the studies (§6.1), or of ALIGN (§5)
 
 | row | argument |
 |---|---|
@@ -34,6 +35,7 @@ ROWS = {
     "negatives": ("1", "0.5", "0.25"),
     "temperature": ("128", "64", "32"),
     "data": ("full", "tenth", "12m", "6m", "3m", "cc3m"),
+    "default_steps": ("1m", "1.2m"),
 }
 PAIRS = 1.8e9  # §3
 SAMPLES = {"tenth": PAIRS / 10, "12m": 12e6, "6m": 6e6, "3m": 3e6}
@@ -54,7 +56,7 @@ def get_config(arg: str = ""):
         config.objective.learn_temperature = False
     if image != "l2":
         config.mesh.fsdp = 1
-    choose_data(config, rows.get("data", "full"))
+    choose_data(config, rows)
     _, transform = common.paper_transforms()
     measured = dict(name="benchmark", data="data", transform=transform)
     config.evaluators = dict(
@@ -65,11 +67,15 @@ def get_config(arg: str = ""):
     return complete_config(config)
 
 
-def choose_data(config, data: str) -> None:
+def choose_data(config, rows: dict[str, str]) -> None:
     """Sets what is trained on; `config` is changed in place."""
+    data = rows.get("data", "full")
     if data == "cc3m":
         config.data.source.path = "data/cc3m-*.tar"
-        config.total_steps //= 10  # §6.2
+        default = {"1m": 1_000_000, "1.2m": 1_200_000}[rows.get("default_steps", "1m")]
+        config.total_steps = default // 10  # §6.2: "1/10 of the default number of steps"
+    elif "default_steps" in rows:
+        raise ValueError("default_steps is of data=cc3m, which has a tenth of them")
     elif data != "full":
         # For 12M and fewer, the paper gives no number of steps: all use the default.
         config.data.hold_out = 1 - SAMPLES[data] / PAIRS

@@ -38,7 +38,8 @@ class Plan(NamedTuple):
       start: "kmeans++" or "sampled".
       seed: the seed of the start.
       search: "exact", or "scann", which may miss some of the nearest.
-      precision: the precision of the products.
+      candidates: see `nearest_centers.nearest_of_all`.
+      sample: how many of the embeddings, drawn evenly, are iterated over; None takes all.
     """
 
     k: int
@@ -49,13 +50,15 @@ class Plan(NamedTuple):
     start: str = "kmeans++"
     seed: int = 0
     search: str = "exact"
-    precision: str = "highest"
+    candidates: int | None = None
+    sample: int | None = None
 
     def check(self, rows: EmbeddingFolder) -> None:
         """Raises a UserError that names a value which does not fit, and what would."""
         least = {"k": 1, "labels_per_image": 1, "iterations": 1, "seed": 0, "tolerance": 0}
+        least |= {"candidates": 1, "sample": self.k}
         for name, bound in least.items():
-            if not (value := getattr(self, name)) >= bound:
+            if (value := getattr(self, name)) is not None and not value >= bound:
                 raise UserError(f"{name} = {value} must be at least {bound}")
         present = rows.count - rows.absent
         if self.k > present:
@@ -121,10 +124,11 @@ def find_centers(
         wanted["objective"] = there["objective"]
         shard_files.claim_folder(folder, wanted, write=False)
         return np.array(embedding_files.read_centers(folder, plan.k, rows.dim))
+    taken = kmeans_init.Drawn(rows, plan.sample, plan.seed) if plan.sample else rows
     if centers is None:
-        say(f"choosing {plan.k} of {rows.count - rows.absent} embeddings to start from")
-        centers = kmeans_init.start_centers(rows, plan.k, plan.start, mesh, plan.seed)
-    means = SphericalKMeans(rows, plan.k, mesh, block, chunk, plan.precision)
+        say(f"choosing {plan.k} of {taken.count - rows.absent} embeddings to start from")
+        centers = kmeans_init.start_centers(taken, plan.k, plan.start, mesh, plan.seed)
+    means = SphericalKMeans(taken, plan.k, mesh, block, chunk, plan.candidates)
     began = time.monotonic()
     iterations = means.iterate(centers, len(objective))
     while len(objective) < plan.iterations and not has_converged(objective, empty, plan.tolerance):
@@ -220,7 +224,7 @@ def write_labels(
 
         find = ScannSearch(centers, plan.labels_per_image, chunk)
     else:
-        find = NearestCenters(centers, mesh, plan.labels_per_image, block, chunk, plan.precision)
+        find = NearestCenters(centers, mesh, plan.labels_per_image, block, chunk, plan.candidates)
     bar = make_bar(
         total=rows.count, initial=rows.count - part.count, unit="image", dynamic_ncols=True,
         disable=jax.process_index() != 0,

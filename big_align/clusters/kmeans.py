@@ -2,8 +2,8 @@
 
 Rows are streamed from disk; centers, their sums and counts are split over all devices. Each
 iteration assigns every row (`nearest_centers`) and turns each center into the direction of the sum
-of its rows, so the mean cosine never falls (Dhillon and Modha 2001); for unit lengths this is eq. 2
-of MLCD with centers of unit length.
+of its rows, so the mean cosine never falls (Dhillon and Modha 2001), if assignments are exact; for
+unit lengths this is eq. 2 of MLCD with centers of unit length.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -87,8 +87,8 @@ class SphericalKMeans:
       mesh: the devices.
       block: see `nearest_centers.CenterLayout`.
       chunk: rows that are read and compared at a time.
-      precision: the precision of the products, as in `jnp.matmul`; "default" is faster on
-        accelerators, and may assign a row to a center that is nearest only up to rounding.
+      candidates: see `nearest_centers.nearest_of_all`; with a number, a row may be assigned to a
+        center that is nearest only up to the rounding of bfloat16.
     """
 
     def __init__(
@@ -98,21 +98,21 @@ class SphericalKMeans:
         mesh: Mesh,
         block: int | None = None,
         chunk: int = CHUNK,
-        precision: str = "highest",
+        candidates: int | None = None,
     ):
         self._rows, self._mesh = rows, mesh
         self._layout = CenterLayout(k, mesh, block)
         self._centers: Array | None = None
         self._chunk = nearest_centers.round_chunk(chunk, rows.count, mesh)
-        self._compile(precision)
+        self._compile(candidates)
 
-    def _compile(self, precision: str) -> None:
+    def _compile(self, candidates: int | None) -> None:
         mesh, layout = self._mesh, self._layout
 
         def assign(_: tuple, rows: tuple[Array, ...]) -> tuple[Array, ...]:
             centers, sums, counts, x = rows
             x = nearest_centers.collect_rows(x)
-            found = nearest_centers.nearest_of_all(x, centers, layout, 1, precision)
+            found = nearest_centers.nearest_of_all(x, centers, layout, 1, candidates)
             cosine, label = (y[:, 0] for y in found)
             # Rows of other devices and absent rows get a place beyond the end: they are dropped.
             place = label - layout.first()

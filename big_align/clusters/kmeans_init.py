@@ -56,6 +56,34 @@ class Sample:
         return f"row {number}"
 
 
+class Drawn:
+    """Rows of a folder that are drawn evenly, without putting back, and read when needed.
+
+    Args:
+      rows: the folder.
+      count: how many to draw; those that turn out to be absent are drawn in addition.
+      seed: the seed of the draw.
+    """
+
+    def __init__(self, rows: Any, count: int, seed: int):
+        self._rows, self.dim, self.absent = rows, rows.dim, rows.absent
+        self.count = min(count + rows.absent, rows.count)
+        rng = np.random.default_rng(seed)
+        self._numbers = np.sort(rng.choice(rows.count, self.count, replace=False, shuffle=False))
+
+    def read(self, first: int, end: int) -> Float[np.ndarray, "m d"]:
+        """Reads rows [first, end) of those drawn."""
+        return self._rows.take(self._numbers[first:end])
+
+    def take(self, numbers: Int[np.ndarray, " m"]) -> Float[np.ndarray, "m d"]:
+        """Reads chosen rows of those drawn."""
+        return self._rows.take(self._numbers[numbers])
+
+    def name(self, number: int) -> str:
+        """Names a row, as the folder does."""
+        return self._rows.name(int(self._numbers[number]))
+
+
 def scale_rows(rows: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
     """Scales rows to unit length in float32; rows of zeros stay zeros."""
     rows = np.float32(rows)

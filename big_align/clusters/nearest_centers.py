@@ -1,8 +1,12 @@
-"""The nearest of many centers by cosine, exactly: centers split over all devices, in blocks.
+"""The nearest of many centers by cosine: centers split over all devices, in blocks.
 
 Every device holds its part of the centers. A chunk of rows is collected on all devices; each
 compares it with its centers, a block at a time, keeping the best so far, and the best of all
 devices are merged. Nothing of size rows x centers exists beyond one block.
+
+Products are in float32, so the nearest are found exactly; or, with `candidates`, in bfloat16, which
+matrix units multiply many times as fast. Then so many of the nearest are compared again in float32,
+and only a center that is not among them is missed.
 """
 
 import collections
@@ -78,7 +82,7 @@ def nearest_of_all(
     centers: Float[Array, "part d"],
     layout: CenterLayout,
     count: int,
-    precision: str,
+    candidates: int | None,
 ) -> tuple[Float[Array, "c p"], Int[Array, "c p"]]:
     """Finds the nearest centers of rows that every device has, inside `sharding.map_rows`.
 
@@ -87,20 +91,38 @@ def nearest_of_all(
       centers: the part of this device.
       layout: the layout of the centers.
       count: how many to find.
-      precision: the precision of the products, as in `jnp.matmul`.
+      candidates: None compares in float32; a number compares in bfloat16, and so many of the
+        nearest again in float32.
 
     Returns:
-      Cosines, largest first, and the numbers of the centers, on every device. Ties go to the first
-      center.
+      Cosines in float32, largest first, and the numbers of the centers, on every device. Ties go to
+      the first center.
     """
-    first = layout.first()
+    if candidates is not None:
+        kept = min(max(count, candidates), layout.k)
+        _, labels = _compare_all(x, centers, layout, kept, jnp.bfloat16)
+        return _compare_again(x, centers, layout.first(), labels, count)
+    return _compare_all(x, centers, layout, count, jnp.float32)
+
+
+def _compare_all(
+    x: Float[Array, "c d"],
+    centers: Float[Array, "part d"],
+    layout: CenterLayout,
+    count: int,
+    dtype: Any,
+) -> tuple[Float[Array, "c p"], Int[Array, "c p"]]:
+    """Finds the nearest centers by products of a type, summed in float32."""
+    first, x = layout.first(), x.astype(dtype)
     found = min(count, layout.block)
 
     def compare(number: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
         start = number * layout.block
         block = jax.lax.dynamic_slice_in_dim(centers, start, layout.block)
         label = first + start + jnp.arange(layout.block, dtype=jnp.int32)
-        logits = jnp.matmul(x, block.T, precision=precision)
+        logits = jnp.matmul(
+            x, block.T.astype(dtype), precision="highest", preferred_element_type=jnp.float32
+        )
         logits = jnp.where(label < layout.k, logits, -jnp.inf)
         if count == 1:
             # XLA's argmax is no faster than two plain reductions on GPUs, and half as fast on CPUs.
@@ -115,6 +137,23 @@ def nearest_of_all(
     best = jax.lax.fori_loop(0, layout.part // layout.block, compare, start)
     cosines, labels = (jax.lax.all_gather(y, sharding.BATCH_AXES) for y in best)
     return _merge(list(cosines), list(labels), count)
+
+
+def _compare_again(
+    x: Float[Array, "c d"],
+    centers: Float[Array, "part d"],
+    first: Int[Array, ""],
+    labels: Int[Array, "c m"],
+    count: int,
+) -> tuple[Float[Array, "c p"], Int[Array, "c p"]]:
+    """Finds the nearest of candidates in float32, each on the device that has it."""
+    labels = jnp.sort(labels, axis=1)  # ties go to the first center
+    place = labels - first
+    own = (place >= 0) & (place < len(centers))
+    rows = centers[jnp.where(own, place, 0)]
+    cosine = jnp.einsum("cd,cmd->cm", x, rows, precision="highest")
+    cosine = jax.lax.psum(jnp.where(own, cosine, 0), sharding.BATCH_AXES)
+    return _merge([cosine], [labels], count)
 
 
 def _merge(
@@ -183,7 +222,7 @@ class NearestCenters:
       count: how many to find.
       block: see `CenterLayout`.
       chunk: rows that are compared at a time.
-      precision: the precision of the products; only "highest" is exact on accelerators.
+      candidates: see `nearest_of_all`.
 
     Raises:
       UserError: `count` is more than there are centers.
@@ -196,7 +235,7 @@ class NearestCenters:
         count: int,
         block: int | None = None,
         chunk: int = CHUNK,
-        precision: str = "highest",
+        candidates: int | None = None,
     ):
         if not 1 <= count <= len(centers):
             raise UserError(f"{count} of {len(centers)} centers are asked for")
@@ -205,7 +244,7 @@ class NearestCenters:
 
         def on_device(_: tuple, rows: tuple[Array, Array]) -> tuple[Array, Array]:
             x = collect_rows(rows[1])
-            found = nearest_of_all(x, rows[0], layout, count, precision)
+            found = nearest_of_all(x, rows[0], layout, count, candidates)
             return own_rows(found[0]), own_rows(found[1])
 
         self._find = jax.jit(

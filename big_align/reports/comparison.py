@@ -2,6 +2,7 @@
 
 import html
 import os
+import statistics
 from collections.abc import Iterator, Sequence
 
 from big_align.plots.html_page import write_frame
@@ -50,11 +51,15 @@ def _write_runs(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[
 
 
 def _write_evaluations(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[str]:
-    """Writes the last numbers of every run side by side, with the best marked."""
+    """Writes the last numbers of every run side by side, with the best marked.
+
+    Runs whose configs differ in nothing but seeds have their mean beside them.
+    """
     known = list(dict.fromkeys(key for record in records for key in record.evaluations))
     if not known:
         return
     said = {name: low for record in records for name, low in record.said.items()}
+    repeated = {field.split(".")[-1] for field in _list_changes(records)} == {"seed"}
     rows, marked = [], set()
     for key in known:
         series = [record.evaluations.get(key) for record in records]
@@ -62,8 +67,11 @@ def _write_evaluations(names: Sequence[str], records: Sequence[RunRecord]) -> It
         best = find_best(key, last, said)
         if best is not None:
             marked |= {(len(rows), 1 + place) for place, x in enumerate(last) if x == last[best]}
+        if repeated:
+            last.append(None if None in last else statistics.fmean(last))
         rows.append([key, *("" if x is None else format_number(x) for x in last)])
-    yield "<h2>Last evaluations</h2>" + sections.write_table(["", *names], rows, marked)
+    head = ["", *names, *(["mean"] if repeated else [])]
+    yield "<h2>Last evaluations</h2>" + sections.write_table(head, rows, marked)
 
 
 def _write_curves(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[str]:
@@ -82,10 +90,7 @@ def _write_curves(names: Sequence[str], records: Sequence[RunRecord]) -> Iterato
 
 def _write_configs(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[str]:
     """Writes the fields that differ between configs."""
-    first = records[0].config
-    fields: dict[str, None] = {}
-    for record in records[1:]:
-        fields |= dict.fromkeys(compare_configs(first, record.config))
+    fields = _list_changes(records)
     yield "<h2>Differences of the configs</h2>"
     if not fields:
         yield "<p class=soft>None.</p>"
@@ -95,6 +100,12 @@ def _write_configs(names: Sequence[str], records: Sequence[RunRecord]) -> Iterat
         for field in sorted(fields)
     ]
     yield sections.write_table(["field", *(f" {name}" for name in names)], rows)
+
+
+def _list_changes(records: Sequence[RunRecord]) -> set[str]:
+    """Returns the fields in which configs differ."""
+    first = records[0].config
+    return {field for record in records[1:] for field in compare_configs(first, record.config)}
 
 
 def _find(config: dict, field: str) -> object:

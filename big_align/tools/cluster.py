@@ -59,9 +59,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "devices; scann runs on CPUs, and is faster but may miss some (%(default)s)",
     )  # fmt: skip
     add(
-        "--precision", default="highest", choices=("highest", "high", "default"),
-        help="precision of products on accelerators; lower is faster, but rounding may change "
-        "which centers are nearest (%(default)s)",
+        "--candidates", type=int,
+        help="compare in bfloat16, and so many of the nearest again in float32: faster on "
+        "accelerators, but misses a center that is not among them (default: all in float32)",
+    )  # fmt: skip
+    add(
+        "--sample", type=int,
+        help="how many embeddings, drawn evenly, k-means iterates over; all are labeled in the "
+        "end, in one pass (default: all)",
     )  # fmt: skip
     add(
         "--chunk",

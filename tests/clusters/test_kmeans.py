@@ -2,12 +2,13 @@
 
 import itertools
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from big_align import sharding
 from big_align.clusters.kmeans import Farthest, SphericalKMeans, has_converged
-from big_align.clusters.kmeans_init import Sample, draw_plus_plus, scale_rows, start_centers
+from big_align.clusters.kmeans_init import Drawn, Sample, draw_plus_plus, scale_rows, start_centers
 from big_align.clusters.nearest_centers import CenterLayout, NearestCenters
 from big_align.errors import UserError
 from tests import tiny
@@ -28,9 +29,10 @@ def draw_blobs(blobs, each, dim=16, seed=0, noise=0.05):
     return scale_rows(middle[label] + noise * rng.normal(size=(len(label), dim))), label
 
 
-def run(values, centers, iterations, devices=1, block=1000, chunk=1000):
+def run(values, centers, iterations, devices=1, block=1000, chunk=1000, candidates=None):
     """The objective, empty clusters and centers of each iteration."""
-    means = SphericalKMeans(Sample(values), len(centers), tiny.make_mesh(devices), block, chunk)
+    sizes = tiny.make_mesh(devices), block, chunk, candidates
+    means = SphericalKMeans(Sample(values), len(centers), *sizes)
     iterations = itertools.islice(means.iterate(centers), iterations)
     return [(each.objective, each.empty, each.centers()) for each in iterations]
 
@@ -49,10 +51,14 @@ def plain_iteration(values, centers):
 
 
 @pytest.mark.parametrize(("devices", "block", "chunk"), LAYOUTS)
+@pytest.mark.parametrize("candidates", [None, 21, 99])
 @pytest.mark.parametrize("count", [1, 5, 21])
-def test_the_nearest_centers_are_those_of_a_full_comparison(devices, block, chunk, count):
+def test_the_nearest_centers_are_those_of_a_full_comparison(
+    devices, block, chunk, count, candidates
+):
+    """Also in bfloat16, if all centers are candidates."""
     values, centers = draw(157), scale_rows(draw(21, seed=1))
-    find = NearestCenters(centers, tiny.make_mesh(devices), count, block, chunk)
+    find = NearestCenters(centers, tiny.make_mesh(devices), count, block, chunk, candidates)
     cosine, label = (np.concatenate(x) for x in zip(*find(Sample(values)), strict=True))
     expected = scale_rows(values) @ centers.T
     order = np.argsort(-expected, axis=1)[:, :count]
@@ -60,18 +66,50 @@ def test_the_nearest_centers_are_those_of_a_full_comparison(devices, block, chun
     np.testing.assert_allclose(cosine, np.take_along_axis(expected, order, 1), atol=1e-6)
 
 
+@pytest.mark.parametrize(("devices", "block", "chunk"), LAYOUTS)
+@pytest.mark.parametrize("candidates", [3, 6])
+def test_candidates_are_the_nearest_in_bfloat16_in_the_order_of_float32(
+    devices, block, chunk, candidates
+):
+    values, centers = draw(500), scale_rows(draw(400, seed=1))
+    find = NearestCenters(centers, tiny.make_mesh(devices), 3, block, chunk, candidates)
+    cosine, label = (np.concatenate(x) for x in zip(*find(Sample(values)), strict=True))
+    x = scale_rows(values)
+    rounded = [np.float64(np.float32(jnp.bfloat16(y))) for y in (x, centers)]
+    kept = np.argsort(-rounded[0] @ rounded[1].T, axis=1)[:, :candidates]
+    exact = np.take_along_axis(np.float64(x) @ np.float64(centers).T, kept, 1)
+    order = np.argsort(-exact, axis=1)[:, :3]
+    np.testing.assert_array_equal(label, np.take_along_axis(kept, order, 1))
+    np.testing.assert_allclose(cosine, np.take_along_axis(exact, order, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_second_candidate_mends_what_bfloat16_confuses(devices):
+    """The centers differ by less than bfloat16 tells apart, so the first of them counts there."""
+    x = scale_rows(np.float32([[1, 1, 0]]))
+    centers = scale_rows(np.float32([[1, 1.002, 0], [1, 1, 0], [0, 0, 1]]))
+    for candidates, expected in ((1, 0), (2, 1), (None, 1)):
+        find = NearestCenters(centers, tiny.make_mesh(devices), 1, candidates=candidates)
+        ((cosine, label),) = find(Sample(x))
+        assert label.tolist() == [[expected]]
+        np.testing.assert_allclose(cosine[0], x[0] @ centers[expected], atol=1e-7)
+
+
 def test_of_equally_near_centers_the_first_counts():
     centers = np.eye(4, dtype=np.float32)[[0, 1, 1, 0, 2, 1]]
-    for devices, block in ((1, 6), (1, 2), (8, 1)):
-        find = NearestCenters(centers, tiny.make_mesh(devices), 6, block)
+    for devices, block, candidates in ((1, 6, None), (1, 2, None), (8, 1, None), (8, 1, 6)):
+        find = NearestCenters(centers, tiny.make_mesh(devices), 6, block, candidates=candidates)
         ((_, label),) = find(Sample(np.eye(4, dtype=np.float32)[1:2]))
         assert label.tolist() == [[1, 2, 5, 0, 3, 4]]
 
 
+@pytest.mark.parametrize("candidates", [None, 17])
 @pytest.mark.parametrize(("devices", "block", "chunk"), LAYOUTS)
-def test_an_iteration_is_the_plain_one_on_any_devices_in_any_pieces(devices, block, chunk):
+def test_an_iteration_is_the_plain_one_on_any_devices_in_any_pieces(
+    devices, block, chunk, candidates
+):
     values, centers = draw(300), scale_rows(draw(17, seed=1))
-    found = run(values, centers, 4, devices, block, chunk)
+    found = run(values, centers, 4, devices, block, chunk, candidates)
     for objective, empty, moved in found:
         expected, counts, centers = plain_iteration(values, centers)
         np.testing.assert_allclose(objective, expected, atol=1e-6)
@@ -135,6 +173,23 @@ def test_rows_of_zeros_take_no_part():
     ):
         np.testing.assert_allclose(one[0], other[0], atol=1e-6)
         np.testing.assert_allclose(one[2], other[2], atol=1e-5)
+
+
+@pytest.mark.parametrize("candidates", [None, 2])
+def test_drawn_rows_are_clustered_as_if_there_were_no_others(candidates):
+    values, centers = draw(200), scale_rows(draw(7, seed=1))
+    values[::9] = 0
+    drawn = Drawn(Sample(values), 60, seed=3)
+    taken = drawn.take(np.arange(drawn.count))
+    assert drawn.count == 60 + 23 and taken.any(axis=1).sum() >= 60
+    assert len({row.tobytes() for row in taken if row.any()}) == taken.any(axis=1).sum()
+    assert all((values == row).all(axis=1).any() for row in taken)
+    means = SphericalKMeans(drawn, 7, tiny.make_mesh(8), 2, 16, candidates)
+    for one, other in zip(
+        itertools.islice(means.iterate(centers), 3), run(taken, centers, 3), strict=True
+    ):
+        np.testing.assert_allclose(one.objective, other[0], atol=1e-6)
+        np.testing.assert_allclose(one.centers(), other[2], atol=1e-5)
 
 
 def test_only_directions_count():

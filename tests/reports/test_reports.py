@@ -162,6 +162,22 @@ def test_several_runs_are_compared(tmp_path):
     assert chart.count("<polyline") == 2 and "one" in chart and "two" in chart
 
 
+def test_runs_that_differ_in_seeds_alone_have_a_mean(tmp_path):
+    """Both stages of a run have one; a number that a run lacks has no mean."""
+    for seed, r1 in ((0, 0.1), (1, 0.2), (2, 0.6)):
+        folder = make_workdir(tmp_path / f"run{seed}", r1=(r1,), seed=seed, first={"seed": seed})
+        if seed == 2:
+            with open(folder / "metrics.jsonl", "a") as file:
+                file.write(json.dumps({"step": 4, "pairs/r5": 0.9}) + "\n")
+    records = [read_record(str(tmp_path / f"run{seed}")) for seed in range(3)]
+    seen = texts_of(compare_runs(records))
+    assert "run0 run1 run2 mean" in seen and "pairs/r1 0.1 0.2 0.6 0.3 " in seen
+    assert "pairs/r5 0.9 Curves" in seen
+    make_workdir(tmp_path / "run1", r1=(0.2,), seed=1, batch_size=64)
+    records = [read_record(str(tmp_path / f"run{seed}")) for seed in range(3)]
+    assert "run0 run1 run2 mean" not in texts_of(compare_runs(records))
+
+
 def test_runs_of_equal_folder_names_are_told_apart():
     runs = [RunRecord(path, {}, [], {}, {}, {}, {}) for path in ("/a/x/run", "/a/y/run")]
     assert name_runs(runs) == ["x/run", "y/run"]

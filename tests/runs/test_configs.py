@@ -24,7 +24,6 @@ FILES = sorted(
 )
 """The others are bases."""
 ARGUMENTS = [
-    "align_b7.py:cc3m",
     *("align_flickr8k.py:twemoji", "align_flickr8k.py:locked"),
     *(f"align_flickr8k_multilingual.py:{each}" for each in ("de", "without=de", "locked,de")),
     "idea_cc3m.py:method=tag2text,loss=splc_focal",
@@ -168,6 +167,8 @@ def test_arguments_change_a_config_that_checks(name):
 def test_an_unknown_argument_is_named():
     with pytest.raises(ValueError, match="dim=81 is not one of dim=640|320|160|80"):
         load_config("configs/align_b5_ablation.py:dim=81")
+    with pytest.raises(ValueError, match="default_steps is of data=cc3m"):
+        load_config("configs/align_b5_ablation.py:default_steps=1.2m")
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ PUBLISHED = {
         "schedule.end_value": 0.0,
     },
     "align_b7.py": {"total_steps": 1_000_000},  # §6.1
-    "align_b7.py:cc3m": {"total_steps": 100_000},  # §6.2
+    "align_b5_ablation.py:image=b7,data=cc3m": {"total_steps": 100_000},  # §6.2, a tenth of §6.1's
+    "align_b5_ablation.py:image=b7,data=cc3m,default_steps=1.2m": {"total_steps": 120_000},  # §5's
     "align_finetune.py": {
         "batch_size": 2048,
         "total_steps": 3000,

@@ -85,10 +85,30 @@ def test_a_threshold_keeps_centers_that_are_near_enough(embeddings, values, tmp_
     assert len(set(counts.tolist())) > 2
 
 
+def test_a_sample_of_all_embeddings_changes_nothing(embeddings, tmp_path):
+    for name, more in (("all", {}), ("sample", {"sample": 117})):
+        assert run(embeddings, tmp_path / name, **more) == 0
+    found = [read_bytes(tmp_path / name) for name in ("all", "sample")]
+    assert found[0].pop("index.json") != found[1].pop("index.json")
+    assert found[0] == found[1]
+
+
+def test_a_sample_makes_centers_and_all_images_are_labeled(embeddings, values, tmp_path, capsys):
+    assert run(embeddings, tmp_path / "out", sample=30, candidates=10) == 0
+    assert f"120 images in 10 clusters; {3 * 117 / 120:.2f} labels" in capsys.readouterr().out
+    found = ClusterFolder(tmp_path / "out")
+    order, cosine = nearest(values, np.array(found.centers), 3)
+    order[ABSENT] = -1
+    np.testing.assert_array_equal(read_labels(tmp_path / "out"), order)
+    assert found.index["objective"][-1] > 1.05 * cosine[:, 0].sum() / 117  # of the 30 alone
+
+
+@pytest.mark.parametrize("more", [{}, {"sample": 60, "candidates": 2}])
 def test_an_interrupted_k_means_continues_as_if_it_had_not_stopped(
-    embeddings, tmp_path, monkeypatch, capsys
+    embeddings, tmp_path, monkeypatch, capsys, more
 ):
-    assert run(embeddings, tmp_path / "whole", tolerance=0, iterations=6) == 0
+    more |= {"tolerance": 0, "iterations": 6}
+    assert run(embeddings, tmp_path / "whole", **more) == 0
     plain, passes = kmeans.SphericalKMeans._pass, []
 
     def stop(means):
@@ -98,11 +118,11 @@ def test_an_interrupted_k_means_continues_as_if_it_had_not_stopped(
         return plain(means)
 
     monkeypatch.setattr(kmeans.SphericalKMeans, "_pass", stop)
-    assert run(embeddings, tmp_path / "out", tolerance=0, iterations=6) == 130
+    assert run(embeddings, tmp_path / "out", **more) == 130
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["progress.npz"]
-    assert run(embeddings, tmp_path / "out", tolerance=0, iterations=6, k=11) == 1
+    assert run(embeddings, tmp_path / "out", **more, k=11) == 1
     assert "k is 10 there and 11 now" in capsys.readouterr().err
-    assert run(embeddings, tmp_path / "out", tolerance=0, iterations=6) == 0
+    assert run(embeddings, tmp_path / "out", **more) == 0
     printed = capsys.readouterr().out
     assert "iteration 4: " in printed and "iteration 3: " not in printed
     assert read_bytes(tmp_path / "out") == read_bytes(tmp_path / "whole")
@@ -192,6 +212,8 @@ def change_format(folder):
         (None, {"chunk": 0}, "chunk = 0 must be at least 1"),
         (None, {"block": 0}, "block = 0 must be at least 1"),
         (None, {"iterations": 0}, "iterations = 0 must be at least 1"),
+        (None, {"candidates": 0}, "candidates = 0 must be at least 1"),
+        (None, {"sample": 9}, "sample = 9 must be at least 10"),
         (None, {"seed": -1}, "seed = -1 must be at least 0"),
         (None, {"tolerance": float("nan")}, "tolerance = nan must be at least 0"),
         (None, {"embeddings": "nowhere"}, "nowhere has no index.json"),
