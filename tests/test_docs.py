@@ -300,8 +300,8 @@ OPENIMAGES = {
 }  # fmt: skip
 """The files of OpenImages that a table is made of."""
 
-LIBRARIES = ("sentence_transformers", "nudenet")
-"""What blocks of Python import and `.[test]` has not; tests/interop runs the first."""
+LIBRARIES = ("sentence_transformers",)
+"""What blocks of Python import and `.[test]` has not; tests/interop does the same with them."""
 
 
 @pytest.mark.parametrize("page", python_pages())
