@@ -81,13 +81,12 @@ def show(options: argparse.Namespace) -> None:
         raise UserError(f"every name of {options.others} is in {options.names} too")
     queries = wanted or sorted(rng.sample(chosen, min(SHOWN, len(chosen))))
 
-    prompts, templates = [], choose_templates(first, options.template)
-    for classes, kept in ((first, chosen), (second, free)):
-        try:
-            texts = fill_class_templates(classes, templates)
-        except ValueError as error:
-            raise UserError(f"--template: {error}") from error
-        prompts.append([texts[n] for n in kept])
+    try:
+        templates = choose_templates(first, options.template)
+        filled = [fill_class_templates(classes, templates) for classes in (first, second)]
+    except ValueError as error:
+        raise UserError(f"--template: {error}") from error
+    prompts = [[texts[n] for n in kept] for texts, kept in zip(filled, (chosen, free), strict=True)]
     models = {}
     for path in options.models:
         model = load(path)
