@@ -124,7 +124,7 @@ def find_centers(
         wanted["objective"] = there["objective"]
         shard_files.claim_folder(folder, wanted, write=False)
         return np.array(embedding_files.read_centers(folder, plan.k, rows.dim))
-    taken = kmeans_init.Drawn(rows, plan.sample, plan.seed) if plan.sample else rows
+    taken = kmeans_init.DrawnRows(rows, plan.sample, plan.seed) if plan.sample else rows
     if centers is None:
         say(f"choosing {plan.k} of {taken.count - rows.absent} embeddings to start from")
         centers = kmeans_init.start_centers(taken, plan.k, plan.start, mesh, plan.seed)
