@@ -8,7 +8,13 @@ import pytest
 
 from big_align import sharding
 from big_align.clusters.kmeans import Farthest, SphericalKMeans, has_converged
-from big_align.clusters.kmeans_init import DrawnRows, Sample, draw_plus_plus, scale_rows, start_centers
+from big_align.clusters.kmeans_init import (
+    DrawnRows,
+    Sample,
+    draw_plus_plus,
+    scale_rows,
+    start_centers,
+)
 from big_align.clusters.nearest_centers import CenterLayout, NearestCenters
 from big_align.errors import UserError
 from tests import tiny
