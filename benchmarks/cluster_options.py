@@ -3,12 +3,13 @@
     python benchmarks/cluster_options.py --embeddings=workdirs/cluster_settings/features
 
 The embeddings are those that `benchmarks/cluster_settings.py` clusters: 50,000 images, 1280 numbers
-each. The first table starts from the exact centers and only looks for the nearest of them: for how
-many images are these the ones found in float32? The second runs the whole of
-`tools.cluster`: the mean cosine of all images to their nearest center; normalized mutual
-information with CIFAR-10's ten classes; the share of images in the same cluster as by the exact way
-once clusters are matched one to one, as well as they can be; and seconds, k-means and labels. Runs
-from other seeds, of the exact way, show how much of a difference is chance.
+each, by the command of `tools.embed` in configs/mlcd_cifar10.py. The first table starts from the
+exact centers and only looks for the nearest of them: for how many images are these the ones found
+in float32? The second runs the whole of `tools.cluster`: the mean cosine of all images to their
+nearest center; normalized mutual information with CIFAR-10's ten classes; the share of images in
+the same cluster as by the exact way once clusters are matched one to one, as well as they can be;
+and seconds, k-means and labels. Runs from other seeds, of the exact way, show how much of a
+difference is chance.
 """
 
 import argparse

@@ -21,6 +21,7 @@ The clusters come from
   python -m big_align.tools.embed --model=FOLDER_OF_CLIP_VIT_L14 --output=embeddings \
       --source='data/laion400m/*.tar'
   python -m big_align.tools.cluster --embeddings=embeddings --k=1000000 --output=clusters
+which --candidates and --sample make cheaper (docs/data.md), and
 with --labels_per_image=32 for 5c's, and --labels_per_image=32 --min_similarity=0.91 for 5d's.
 """
 

@@ -39,7 +39,8 @@ class Plan(NamedTuple):
       seed: the seed of the start.
       search: "exact", or "scann", which may miss some of the nearest.
       candidates: see `nearest_centers.nearest_of_all`.
-      sample: how many of the embeddings, drawn evenly, are iterated over; None takes all.
+      sample: how many of the embeddings, drawn evenly, are iterated over, before one iteration over
+        all; None takes all throughout.
     """
 
     k: int
@@ -124,13 +125,13 @@ def find_centers(
         wanted["objective"] = there["objective"]
         shard_files.claim_folder(folder, wanted, write=False)
         return np.array(embedding_files.read_centers(folder, plan.k, rows.dim))
-    taken = kmeans_init.Drawn(rows, plan.sample, plan.seed) if plan.sample else rows
+    taken = kmeans_init.DrawnRows(rows, plan.sample, plan.seed) if plan.sample else rows
     if centers is None:
         say(f"choosing {plan.k} of {taken.count - rows.absent} embeddings to start from")
         centers = kmeans_init.start_centers(taken, plan.k, plan.start, mesh, plan.seed)
-    means = SphericalKMeans(taken, plan.k, mesh, block, chunk, plan.candidates)
+    sizes = plan.k, mesh, block, chunk, plan.candidates
     began = time.monotonic()
-    iterations = means.iterate(centers, len(objective))
+    iterations = SphericalKMeans(taken, *sizes).iterate(centers, len(objective))
     while len(objective) < plan.iterations and not has_converged(objective, empty, plan.tolerance):
         done = next(iterations)
         objective.append(done.objective)
@@ -143,6 +144,11 @@ def find_centers(
             + (f", {empty} empty clusters restarted" if empty else "")
             + f", {seconds:.1f} s"
         )
+    if taken.count < rows.count:
+        done = next(SphericalKMeans(rows, *sizes).iterate(centers))
+        objective.append(done.objective)
+        centers = done.centers()
+        say(f"all {rows.count - rows.absent} embeddings: mean cosine {done.objective:.6f}")
     if first:
         shard_files.write_array(folder / CENTERS, centers)
         shard_files.claim_folder(folder, wanted | {"objective": objective}, write=True)

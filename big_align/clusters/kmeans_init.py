@@ -56,7 +56,7 @@ class Sample:
         return f"row {number}"
 
 
-class Drawn:
+class DrawnRows:
     """Rows of a folder that are drawn evenly, without putting back, and read when needed.
 
     Args:

@@ -114,6 +114,7 @@ def _compare_all(
 ) -> tuple[Float[Array, "c p"], Int[Array, "c p"]]:
     """Finds the nearest centers by products of a type, summed in float32."""
     first, x = layout.first(), x.astype(dtype)
+    precision = "highest" if dtype == jnp.float32 else "default"
     found = min(count, layout.block)
 
     def compare(number: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -121,7 +122,7 @@ def _compare_all(
         block = jax.lax.dynamic_slice_in_dim(centers, start, layout.block)
         label = first + start + jnp.arange(layout.block, dtype=jnp.int32)
         logits = jnp.matmul(
-            x, block.T.astype(dtype), precision="highest", preferred_element_type=jnp.float32
+            x, block.T.astype(dtype), precision=precision, preferred_element_type=jnp.float32
         )
         logits = jnp.where(label < layout.k, logits, -jnp.inf)
         if count == 1:

@@ -65,8 +65,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     add(
         "--sample", type=int,
-        help="how many embeddings, drawn evenly, k-means iterates over; all are labeled in the "
-        "end, in one pass (default: all)",
+        help="how many embeddings, drawn evenly, k-means iterates over, before one iteration over "
+        "all (default: all throughout)",
     )  # fmt: skip
     add(
         "--chunk",

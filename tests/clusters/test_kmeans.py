@@ -8,7 +8,13 @@ import pytest
 
 from big_align import sharding
 from big_align.clusters.kmeans import Farthest, SphericalKMeans, has_converged
-from big_align.clusters.kmeans_init import Drawn, Sample, draw_plus_plus, scale_rows, start_centers
+from big_align.clusters.kmeans_init import (
+    DrawnRows,
+    Sample,
+    draw_plus_plus,
+    scale_rows,
+    start_centers,
+)
 from big_align.clusters.nearest_centers import CenterLayout, NearestCenters
 from big_align.errors import UserError
 from tests import tiny
@@ -179,7 +185,7 @@ def test_rows_of_zeros_take_no_part():
 def test_drawn_rows_are_clustered_as_if_there_were_no_others(candidates):
     values, centers = draw(200), scale_rows(draw(7, seed=1))
     values[::9] = 0
-    drawn = Drawn(Sample(values), 60, seed=3)
+    drawn = DrawnRows(Sample(values), 60, seed=3)
     taken = drawn.take(np.arange(drawn.count))
     assert drawn.count == 60 + 23 and taken.any(axis=1).sum() >= 60
     assert len({row.tobytes() for row in taken if row.any()}) == taken.any(axis=1).sum()

@@ -1,5 +1,6 @@
 """Clustering on the command line: labels against NumPy, and it continues where it stopped."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -100,7 +101,27 @@ def test_a_sample_makes_centers_and_all_images_are_labeled(embeddings, values, t
     order, cosine = nearest(values, np.array(found.centers), 3)
     order[ABSENT] = -1
     np.testing.assert_array_equal(read_labels(tmp_path / "out"), order)
-    assert found.index["objective"][-1] > 1.05 * cosine[:, 0].sum() / 117  # of the 30 alone
+    *drawn, every = found.index["objective"]
+    before, after = every, cosine[:, 0].sum() / 117
+    assert max(drawn) > 1.05 * before  # of the 30 alone
+    assert after > before  # the last iteration is over all
+
+
+def test_after_a_sample_one_iteration_is_over_all(embeddings, tmp_path):
+    """The same as k-means of one iteration that starts where the sample's ends."""
+    assert run(embeddings, tmp_path / "sample", sample=60) == 0
+    wanted = np.array(ClusterFolder(tmp_path / "sample").centers)
+    rows, plan = EmbeddingFolder(embeddings), cluster_embeddings.Plan(k=10, sample=60)
+    drawn = cluster_embeddings.kmeans_init.DrawnRows(rows, 60, plan.seed)
+    mesh = sharding.make_mesh()
+    centers = cluster_embeddings.kmeans_init.start_centers(drawn, 10, plan.start, mesh, plan.seed)
+    objective = []
+    for done in kmeans.SphericalKMeans(drawn, 10, mesh).iterate(centers):
+        objective.append(done.objective)
+        if len(objective) == 20 or kmeans.has_converged(objective, done.empty, plan.tolerance):
+            break
+    (last,) = itertools.islice(kmeans.SphericalKMeans(rows, 10, mesh).iterate(done.centers()), 1)
+    np.testing.assert_allclose(wanted, last.centers(), atol=1e-6)
 
 
 @pytest.mark.parametrize("more", [{}, {"sample": 60, "candidates": 2}])
