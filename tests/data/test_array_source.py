@@ -71,7 +71,7 @@ def test_captions_of_digits_name_the_label_in_known_words():
         captions, (label,) = source.read_text(0, index)
         assert len(captions) == len(set(captions)) == 2 * len(DIGIT_TEMPLATES)
         assert {n for text in captions for n in text.split() if n.isdigit()} == {str(label)}
-        assert set(fill_templates([DIGIT_CLASSES[label]], DIGIT_TEMPLATES)[0]) <= set(captions)
+        assert set(fill_templates(DIGIT_TEMPLATES, DIGIT_CLASSES[label])) <= set(captions)
         text, text_mask = tokenizer(captions)
         assert not (text == 1).any() and not text_mask.all(1).any()  # nothing unknown, nothing cut
 
