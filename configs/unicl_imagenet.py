@@ -143,9 +143,9 @@ def use_table(config, data: str) -> None:
     config.model.text = dict(name="embedding_table", vocab_size=sizes[data], width=width)
     config.model.text_projection = False  # §4.1: "a simple linear embedding layer"
     config.data.classes = evaluator.names = classes
-    if data == "imagenet":  # some names belong to two classes; descriptions distinguish them
-        config.data.describe_classes = evaluator.with_descriptions = True
-    config.data.templates = evaluator.templates = ("{}",)
+    # Some names of ImageNet belong to two classes; descriptions distinguish them.
+    template = "{}, {description}" if data == "imagenet" else "{}"
+    config.data.templates = evaluator.templates = (template,)
 
 
 def towers(image: str) -> dict:
