@@ -61,7 +61,7 @@ class DrawnRows:
 
     Args:
       rows: the folder.
-      count: how many to draw; those that turn out to be absent are drawn in addition.
+      count: how many to draw, and as many more as are absent: so at least this many are there.
       seed: the seed of the draw.
     """
 

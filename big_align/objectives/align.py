@@ -45,7 +45,9 @@ class Align(ComposedObjective):
     ):
         divisor = Divisor(temperature, min_temperature, learn_temperature)
         super().__init__(TwoTowers(model), mesh, divisor)
-        self.contrast = Contrast(mesh, label_smoothing, negative_fraction, keep_logits_bytes)
+        self.contrast = Contrast(
+            mesh, label_smoothing, keep_logits_bytes, negative_fraction=negative_fraction
+        )
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch

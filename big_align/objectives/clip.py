@@ -42,7 +42,7 @@ class Clip(ComposedObjective):
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
         super().__init__(TwoTowers(model), mesh, LogScale(temperature, min_temperature))
-        self.contrast = Contrast(mesh, label_smoothing, 1.0, keep_logits_bytes, direction)
+        self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes, direction)
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch

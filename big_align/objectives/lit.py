@@ -50,7 +50,7 @@ class Lit(ComposedObjective):
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
         super().__init__(TwoTowers(lock_image(model)), mesh, LogScale(temperature, min_temperature))
-        self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes=keep_logits_bytes)
+        self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes)
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch

@@ -56,7 +56,7 @@ class MultiTask(ComposedObjective):
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
         super().__init__(FeaturesAndTexts(model), mesh, LogScale(temperature, min_temperature))
-        self.contrast = Contrast(mesh, label_smoothing, 1.0, keep_logits_bytes, direction)
+        self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes, direction)
         self.label_smoothing = label_smoothing
         self.num_classes = num_classes
         self.classifier = make_classifier(num_classes)

@@ -52,8 +52,8 @@ class Unicl(ComposedObjective):
       temperature: initial value of exp(-tau) (§3.4: tau = 1).
       min_temperature: lower bound of exp(-tau), by projection after each update.
       label_smoothing: fraction of the target spread over all real candidates (B.1: Swin's, 0.1).
-      direction: "both" trains the mean of the directions; "image_to_text" (Table 3's third row) and
-        "text_to_image" train one, and log the other.
+      direction: "both" trains the mean of the directions; "image_to_text" (eq. 2) and
+        "text_to_image" (eq. 3) train one, and log the other.
       keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
@@ -71,7 +71,7 @@ class Unicl(ComposedObjective):
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
         super().__init__(TwoTowers(model), mesh, LogScale(temperature, min_temperature))
-        self.contrast = Contrast(mesh, label_smoothing, 1.0, keep_logits_bytes, direction)
+        self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes, direction)
 
     def loss(
         self, params: Params, outputs: Outputs, prepared: None, batch: Batch

@@ -1,6 +1,7 @@
 """Means of results: over the languages of a data set, and over the data sets of a suite."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from big_align.benchmarks import catalog
@@ -78,19 +79,21 @@ def average_suites(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             fit = [x for x in suite.names if task in TASKS_OF[catalog.read_benchmark(x).task]]
             same = [measured[x] for x in fit if _is_of(suite, measured.get(x))]
             if len(fit) > 1 and len(same) == len(fit):
+                averaged.append(_average(suite, same) | {"suite": name})
                 part = "" if len(fit) == len(suite.names) else f" of {len(suite.names)}"
-                averaged.append({
-                    **{k: same[0][k] for k in ("task", "model_fullname", "settings")},
-                    "suite": name,
-                    "title": f"{about}, mean" + (f" of {len(fit)}{part}" if part else ""),
-                    "dataset": f"{name}, mean of {len(fit)}{part}",
-                    "images": sum(row.get("images", 0) for row in same),
-                    "images_in_all": sum(
-                        row.get("images_in_all") or row.get("images", 0) for row in same
-                    ),
-                    **average_results(same, suite.measure),
-                })  # fmt: skip
+                averaged[-1]["title"] = f"{about}, mean" + (f" of {len(fit)}{part}" if part else "")
+                averaged[-1]["dataset"] = f"{name}, mean of {len(fit)}{part}"
     return averaged
+
+
+def _average(suite: catalog.Suite, same: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns what the row of a suite says of its data sets."""
+    return {
+        **{k: same[0][k] for k in ("task", "model_fullname", "settings")},
+        "images": sum(row.get("images", 0) for row in same),
+        "images_in_all": sum(row.get("images_in_all") or row.get("images", 0) for row in same),
+        **average_results(same, suite.measure),
+    }
 
 
 def _is_of(suite: catalog.Suite, row: Mapping[str, Any] | None) -> bool:
@@ -119,8 +122,10 @@ def average_results(same: Sequence[Mapping[str, Any]], measure: str) -> dict[str
     metrics = {metric for metric, _ in measured}
     return {
         "metric": metrics.pop() if len(metrics) == 1 else "score",
-        "score": _mean(number for _, number in measured),
-        "metrics": {name: _mean(row["metrics"][name] for row in same) for name in shared},
+        "score": statistics.fmean(number for _, number in measured),
+        "metrics": {
+            name: statistics.fmean(row["metrics"][name] for row in same) for name in shared
+        },
     }
 
 
@@ -130,8 +135,3 @@ def _choose_number(row: Mapping[str, Any], measure: str) -> tuple[str, float]:
         if name in row["metrics"]:
             return "accuracy", row["metrics"][name]
     return row["metric"], row["score"]
-
-
-def _mean(numbers: Iterable[float]) -> float:
-    numbers = list(numbers)
-    return sum(numbers) / len(numbers)

@@ -23,11 +23,11 @@ class Contrast:
     Args:
       mesh: the devices over which it is computed.
       label_smoothing: fraction of the target that is spread over the batch.
+      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
+      direction: one of `DIRECTIONS`, for `average`.
       negative_fraction: fraction of the batch that takes part in each softmax (ALIGN Table 8). The
         batch is split into 1 / negative_fraction groups that do not see each other; the paper does
         not say how it drops negatives.
-      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
-      direction: one of `DIRECTIONS`, for `average`.
 
     Raises:
       ValueError: a value is out of range or unknown.
@@ -37,9 +37,9 @@ class Contrast:
         self,
         mesh: Mesh,
         label_smoothing: float = 0.0,
-        negative_fraction: float = 1.0,
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
         direction: str = "both",
+        negative_fraction: float = 1.0,
     ):
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing = {label_smoothing} is not in [0, 1)")
