@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from big_align import startup_messages
+from big_align import library_messages
 from big_align.configuration.config_files import CONFIG_JSON, list_packaged
 from big_align.configuration.help_text import WIDTH, format_fields, format_lines
 from big_align.configuration.home_folder import expand_home
@@ -88,8 +88,7 @@ def run(main: Callable[[], None]) -> None:
 
 def _report_errors(main: Callable[[], None]) -> None:
     logging.set_verbosity(logging.WARNING)
-    startup_messages.shorten()
-    sys.unraisablehook = _pass_over_closed_loops
+    library_messages.shorten()
     try:
         main()
     except (UserError, OSError) as error:  # a full disk, a folder without permission
@@ -117,12 +116,6 @@ def _tell_folder(message: str, config: str, workdir: str) -> str:
     if not folder or os.path.realpath(folder) == os.path.realpath(os.getcwd()):
         return ""
     return f"; {workdir} was started in {folder}: relative paths of its config are from there"
-
-
-def _pass_over_closed_loops(unraisable: Any) -> None:
-    """Shows unraisable exceptions, except the many that Orbax leaves when a save has failed."""
-    if str(unraisable.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(unraisable)
 
 
 def evaluated_config() -> ConfigDict:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from big_align import startup_messages, whole_files
+from big_align import library_messages, whole_files
 from big_align.configuration.home_folder import expand_home
 from big_align.distributed import processes
 from big_align.errors import Stopped, UserError
@@ -68,7 +68,7 @@ def run(act: Callable[..., int | None], *arguments: Any) -> int:
     """
     # As in command_line: silence what libraries print at startup; real failures are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    startup_messages.shorten()
+    library_messages.shorten()
     try:
         return act(*arguments) or 0
     except (UserError, OSError) as error:

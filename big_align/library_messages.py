@@ -1,6 +1,9 @@
-"""What libraries log at every start, reduced to what a user can act on."""
+"""What libraries log, reduced to what a user can act on."""
 
 import logging
+import sys
+import traceback
+from typing import Any
 
 import absl.logging
 
@@ -8,20 +11,37 @@ LOGGER = "jax._src.xla_bridge"
 
 
 def shorten() -> None:
-    """Leaves out Orbax's warnings about its own defaults, and shortens JAX's about plugins.
+    """Leaves out what Orbax logs besides its exceptions, and shortens JAX's warnings about plugins.
 
-    Orbax's errors are exceptions anyway. A plugin of JAX that does not start, such as CUDA's on a
+    Orbax warns about its own defaults. When it cannot write an array, it raises that error and
+    abandons the writes of the others, which on a full disk fail too: Python then tells each of them
+    with a traceback. A plugin of JAX that does not start, such as CUDA's on a
     laptop, is one line with its causes, not a traceback. JAX goes on without it. That is right
     where a plugin is installed for its compiler alone, and where its devices are missed, the causes
     tell why.
     """
     # A filter is added once, however often this is called.
     absl.logging.get_absl_logger().addFilter(_is_not_of_orbax)
+    logging.getLogger("asyncio").addFilter(_is_not_abandoned_by_orbax)
     logging.getLogger(LOGGER).addFilter(_shorten_failure)
+    sys.unraisablehook = _pass_over_closed_loops
 
 
 def _is_not_of_orbax(record: logging.LogRecord) -> bool:
     return "orbax" not in record.pathname
+
+
+def _is_not_abandoned_by_orbax(record: logging.LogRecord) -> bool:
+    frames = traceback.extract_tb(record.exc_info[2]) if record.exc_info else ()
+    abandoned = "exception was never retrieved" in record.getMessage()
+    # The error of a write itself has no frames: it was raised in TensorStore's C++.
+    return not (abandoned and all("orbax" in frame.filename for frame in frames))
+
+
+def _pass_over_closed_loops(unraisable: Any) -> None:
+    """Shows unraisable exceptions, except the many that Orbax leaves when a save has failed."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
 
 
 def _shorten_failure(record: logging.LogRecord) -> bool:
