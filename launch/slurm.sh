@@ -7,8 +7,9 @@
 # that all nodes share. Options given to sbatch replace those below.
 #
 # A run that was told to stop (by the signal below, scancel --signal=TERM JOB, or preemption) has
-# saved and ends with status 75: the job goes back to the queue and continues. Any other status is
-# the job's own, so that only a finished run is COMPLETED. `scancel JOB` ends it for good.
+# saved and ends with status 75: the job goes back to the queue and continues. So it does after 143,
+# with which SIGTERM ends a task whose Python has hardly begun. Any other status is the job's own,
+# so that only a finished run is COMPLETED. `scancel JOB` ends it for good.
 #SBATCH --job-name=big_align
 #SBATCH --ntasks-per-node=8
 #SBATCH --gpus-per-node=8
@@ -23,11 +24,20 @@ if [[ $# -eq 0 ]]; then
   sed -n '2s/^# //p' "$0" >&2
   exit 2
 fi
+# When a task fails, srun sends SIGTERM to the others, and its own status is the highest of all: a
+# failure would look like a request to stop. So a stopped task counts as 1, below every failure.
+task='trap : TERM; "$@"; status=$?
+case $status in 75|143) exit 1 ;; 1) exit 101 ;; *) exit $status ;; esac'
 # srun does not take the number of cores from sbatch: without it a task may be bound to one.
-srun --kill-on-bad-exit=1 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} "$@"
+srun --kill-on-bad-exit=1 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
+  bash -c "$task" task "$@"
 status=$?
-if ((status == 75)); then
-  echo "slurm.sh: the run stopped and has saved; job $SLURM_JOB_ID goes back to the queue" >&2
-  scontrol requeue "$SLURM_JOB_ID"
-fi
+case $status in
+  1 | 143)
+    echo "slurm.sh: the run was asked to stop; job $SLURM_JOB_ID goes back to the queue" >&2
+    scontrol requeue "$SLURM_JOB_ID"
+    exit 75
+    ;;
+  101) exit 1 ;;
+esac
 exit "$status"

@@ -103,6 +103,25 @@ def test_a_run_is_stopped_twice_requeued_by_itself_and_finished(slurm, tmp_path)
     np.testing.assert_allclose(losses, read_losses(uninterrupted.workdir), rtol=1e-5)
 
 
+def test_a_run_that_is_preempted_while_it_starts_is_requeued(slurm, tmp_path):
+    """Python has hardly begun, imports, connects, compiles: nothing is lost, so nothing failed."""
+    workdir, log = tmp_path / "run", tmp_path / "job.log"
+    command = [sys.executable, "main.py", "--distributed", f"--config={TINY}"]
+    flags = ("--config.total_steps=4", "--config.evaluators={}")
+    job = slurm.submit(log, *command, f"--workdir={workdir}", *flags)
+    moments = (0.0, 0.5, 2.0, 5.0)
+    for restarts, seconds in enumerate(moments):
+        slurm.wait(job, JobState="RUNNING", Restarts=str(restarts))
+        while not slurm.run("squeue", "--steps", "--noheader", f"--jobs={job}", "--states=RUNNING"):
+            time.sleep(0.05)
+        time.sleep(seconds)
+        slurm.run("scancel", "--signal=TERM", job)
+        slurm.wait(job, Restarts=str(restarts + 1))
+    slurm.wait(job, JobState="COMPLETED", ExitCode="0:0", Restarts=str(len(moments)))
+    assert [step for step, _ in read_losses(workdir)] == [1, 2, 3, 4]
+    assert "Traceback" not in log.read_text()
+
+
 STANDS_IN = """
 import os, pathlib, signal, sys, time
 def stop(*_):
@@ -128,10 +147,22 @@ def test_the_time_limit_signals_the_tasks_and_not_the_script(slurm, tmp_path):
     slurm.wait(job, JobState="COMPLETED", ExitCode="0:0", Restarts="1")
 
 
-def test_a_run_that_fails_is_not_requeued(slurm, tmp_path):
-    log = tmp_path / "log"
-    command = "import os, sys, time; time.sleep(1); sys.exit(int(os.environ['SLURM_PROCID']) * 3)"
-    job = slurm.submit(log, sys.executable, "-c", command)
+FAILS = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit({stopped}))
+time.sleep(1 if os.environ["SLURM_PROCID"] == "{failing}" else 60)
+sys.exit({status})
+"""
+
+
+@pytest.mark.parametrize("status", [1, 2, 3])
+@pytest.mark.parametrize("stopped", [75, 143])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_run_that_fails_is_not_requeued(slurm, tmp_path, status, stopped, failing):
+    """Although srun asks the other task to stop, and that one says so."""
+    command = FAILS.format(status=status, stopped=stopped, failing=failing)
+    job = slurm.submit(tmp_path / "log", sys.executable, "-c", command)
     while (state := slurm.describe(job))["JobState"] in ("PENDING", "RUNNING", "COMPLETING"):
         time.sleep(0.2)
-    assert (state["JobState"], state["Restarts"], state["ExitCode"]) == ("FAILED", "0", "3:0")
+    found = state["JobState"], state["Restarts"], state["ExitCode"]
+    assert found == ("FAILED", "0", f"{status}:0")
