@@ -30,6 +30,8 @@ METHODS = {
 }
 CHOICES = {"method": METHODS, "recipe": rand_augment.RECIPES}  # of arguments that are names
 LARGEST = {"probability": 1, "hue": 0.5, "magnitude": rand_augment.MAGNITUDE_MAX}  # of arguments
+MOST_ENLARGED = 4096 * 4096
+"""No image is enlarged to more pixels: `resize_small(224)` makes 400 million of 1 x 8000."""
 
 
 class View(NamedTuple):
@@ -66,11 +68,21 @@ class View(NamedTuple):
         return self._replace(box=box, width=width, height=height)
 
     def render(self) -> UInt8[np.ndarray, "h w 3"]:
-        """Returns the pixels; raises BrokenExample if the file cannot be decoded."""
+        """Returns the pixels; raises BrokenExample like `render_picture`."""
         return np.asarray(self.render_picture())
 
     def render_picture(self) -> Image.Image:
-        """Decodes to RGB and resamples; raises BrokenExample like `render`."""
+        """Decodes to RGB and resamples; all pixels of a chain are made here.
+
+        Raises:
+          BrokenExample: the file cannot be decoded, or would be enlarged beyond `MOST_ENLARGED`.
+        """
+        across, down = self.image.size
+        if self.width * self.height > max(across * down, MOST_ENLARGED):
+            raise examples.BrokenExample(
+                f"the transform enlarges the image from {across} x {down} to {self.width} x "
+                f"{self.height} pixels, which is more than {MOST_ENLARGED}: crop it first"
+            )
         image, box = _load(self.image, self.box, self.width, self.height)
         size = (self.width, self.height)
         if size != image.size or box != (0, 0, *size):
