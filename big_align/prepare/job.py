@@ -31,13 +31,14 @@ INSTALL = "Apache Beam is not installed, which prepares data: pip install '.[pre
 
 def import_pipelines() -> Any:
     """Imports the pipelines; raises UserError if Beam is not installed."""
-    logging.disable(logging.WARNING)  # about what it could do with packages of clouds
+    level = logging.root.manager.disable
+    logging.disable(max(level, logging.WARNING))  # about what it could do with packages of clouds
     try:
         import apache_beam  # noqa: F401
     except ImportError as error:
         raise UserError(f"{INSTALL} ({put_in_a_line(str(error))})") from error
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(level)
     from big_align.prepare import pipelines
 
     return pipelines

@@ -11,7 +11,7 @@ from PIL.PngImagePlugin import PngInfo
 from samples import encode_image
 
 from big_align.data.examples import BrokenExample
-from big_align.data.images import image_ops
+from big_align.data.images import decoding, image_ops
 from big_align.data.images.given_images import read_image
 from big_align.data.images.image_ops import OPERATIONS, Transform, open_view
 from big_align.data.tf_data.jpeg_header import read_plain_jpeg
@@ -256,7 +256,7 @@ def test_operations_on_pixels_need_a_whole_file():
 
 def test_no_chain_enlarges_an_image_without_bound(monkeypatch):
     """Chains of all operations on images of all shapes; what is only seen through is not made."""
-    monkeypatch.setattr(image_ops, "MOST_ENLARGED", 5000)
+    monkeypatch.setattr(decoding, "MOST_ENLARGED", 5000)
     made, render = [], image_ops.View.render_picture
 
     def watch(view):

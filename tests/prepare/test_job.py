@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import math
 import os
 import pathlib
@@ -358,6 +359,17 @@ def test_a_job_whose_output_another_has_taken_says_so(done, run, tmp_path, monke
     status, _, error = run("out", f"--input={done.raw}")
     assert status == 1 and "another job has worked in this output" in error
     assert not list((tmp_path / "out").glob("pairs-*"))
+
+
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.INFO, logging.CRITICAL])
+def test_what_the_caller_has_silenced_stays_so(level):
+    pytest.importorskip("apache_beam", reason="Apache Beam is not installed (.[prepare])")
+    logging.disable(level)
+    try:
+        job.import_pipelines()
+        assert logging.root.manager.disable == level
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def test_a_user_error_of_a_worker_is_a_line_without_a_traceback(caplog):

@@ -30,8 +30,6 @@ METHODS = {
 }
 CHOICES = {"method": METHODS, "recipe": rand_augment.RECIPES}  # of arguments that are names
 LARGEST = {"probability": 1, "hue": 0.5, "magnitude": rand_augment.MAGNITUDE_MAX}  # of arguments
-MOST_ENLARGED = 4096 * 4096
-"""No image is enlarged to more pixels: `resize_small(224)` makes 400 million of 1 x 8000."""
 
 
 class View(NamedTuple):
@@ -75,16 +73,11 @@ class View(NamedTuple):
         """Decodes to RGB and resamples; all pixels of a chain are made here.
 
         Raises:
-          BrokenExample: the file cannot be decoded, or would be enlarged beyond `MOST_ENLARGED`.
+          BrokenExample: the file cannot be decoded, or would be enlarged to too many pixels.
         """
-        across, down = self.image.size
-        if self.width * self.height > max(across * down, MOST_ENLARGED):
-            raise examples.BrokenExample(
-                f"the transform enlarges the image from {across} x {down} to {self.width} x "
-                f"{self.height} pixels, which is more than {MOST_ENLARGED}: crop it first"
-            )
-        image, box = _load(self.image, self.box, self.width, self.height)
         size = (self.width, self.height)
+        decoding.check_enlarged(self.image.size, size)
+        image, box = _load(self.image, self.box, self.width, self.height)
         if size != image.size or box != (0, 0, *size):
             image = image.resize(size, METHODS[self.method], box=box)
         if self.mirrored:  # NumPy would copy a reversed view pixel by pixel
