@@ -62,7 +62,7 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
     pipelines = import_pipelines()
     plan.examination.load()
     if plan.listed:
-        steps.read_listed(plan)
+        steps.read_listed(plan.listed)
     settings = plan.settings()
     done = None if plan.sample else _check_output(plan, settings)
     if done:
@@ -325,7 +325,7 @@ def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:
         files = f"{len(unreadable):,} of {statistics['input_files']:,} files"
         lines.append(f"{files} cannot be read; the first, {name}: {reason}")
     if (unknown := statistics["unknown_keys"]) and not plan.sample:
-        listed = f"{unknown:,} of {len(steps.read_listed(plan)):,} keys of {plan.listed}"
+        listed = f"{unknown:,} of {len(steps.read_listed(plan.listed)):,} keys of {plan.listed}"
         lines.append(
             f"{listed} belong to no image; keys name file and row, as in {plan.inputs.key(0, 42)}"
         )
