@@ -119,7 +119,7 @@ def use_recipe_of_align(config: ConfigDict) -> None:
 
 def data_dir() -> str:
     """Returns the folder of data sets: $BIG_ALIGN_DATA, else ../shared/data beside the checkout."""
-    return os.environ.get("BIG_ALIGN_DATA", "../shared/data")
+    return os.environ.get("BIG_ALIGN_DATA") or "../shared/data"
 
 
 def paper_transforms(resize: int = 346, crop: int = 289) -> tuple[str, str]:

@@ -4,6 +4,7 @@ A component is a config node with a `name` and the keyword arguments of what the
 Names are looked up in tables of "module:attribute", so that nothing is imported before it is used.
 """
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -238,6 +239,28 @@ def list_kinds(hint: Any) -> list[type]:
         kinds = [kind for one in typing.get_args(hint) for kind in list_kinds(one)]
         return [kind for kind in kinds if kind is not types.NoneType]
     return [typing.get_origin(hint) or hint]
+
+
+def read_text(text: str, hint: Any) -> Any:
+    """Returns the value that a text on a command line stands for, in a field of a type.
+
+    A field of texts takes the text as it is, even if that is a number: `1` can be the name of a
+    column. Anything else is written as in Python; what does not read so stays a text, which
+    `check_arguments` refuses.
+    """
+    takes_text = str in list_kinds(hint)
+    written = text == "None" and types.NoneType in typing.get_args(hint)
+    if (
+        takes_text
+        and not written
+        and not (text.startswith(("[", "(")) and len(list_kinds(hint)) > 1)
+    ):
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return text
+    return value if is_bearable(_fit(value, hint), hint) or not takes_text else text
 
 
 def fill_defaults(target: Any, node: ConfigDict) -> None:

@@ -1,7 +1,6 @@
 """The flags that say where a tool's examples are: --source, --source_name and others."""
 
 import argparse
-import ast
 import functools
 import glob
 import inspect
@@ -20,6 +19,7 @@ from big_align.components.signatures import (
     list_settable,
     lookup,
     make_named,
+    read_text,
 )
 from big_align.data import listing
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
@@ -225,7 +225,7 @@ def open_source(
             raise UserError(f"--source={path} does not read as tfds:NAME:SPLIT")
     if "caption" in parameters and not captions:
         node["caption"] = ""
-    node |= read_values(arguments, "--source_argument")
+    node |= read_values(arguments, "--source_argument", target)
     given = {"needs_texts": needs_texts} if "needs_texts" in list_given(target) else {}
     return make_named(tables.SOURCES, node, "--source", **given), node
 
@@ -329,19 +329,21 @@ def write_source_flags(node: Node) -> str:
     return " ".join(map(shlex.quote, flags))
 
 
-def read_values(arguments: Sequence[str], flag: str) -> dict[str, Any]:
-    """Reads texts "NAME=VALUE", where a value that is a Python literal becomes that value.
+def read_values(arguments: Sequence[str], flag: str, target: Any) -> dict[str, Any]:
+    """Reads texts "NAME=VALUE", each as a value of the type that its field has.
+
+    Args:
+      arguments: the texts.
+      flag: where they were given, for messages.
+      target: the component that has the fields; it says which there are.
 
     Raises:
       UserError: a text has no "="; the message names the flag.
     """
-    values: dict[str, Any] = {}
+    values, parameters = {}, list_settable(target)
     for argument in arguments:
         field, equals, value = argument.partition("=")
         if not equals:
             raise UserError(f"{flag}={argument!r} does not read as NAME=VALUE")
-        try:
-            values[field] = ast.literal_eval(value)
-        except (SyntaxError, ValueError):
-            values[field] = value
+        values[field] = read_text(value, parameters[field].hint) if field in parameters else value
     return values

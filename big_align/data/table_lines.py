@@ -16,6 +16,8 @@ BUFFER = 2**20  # bytes that are read at a time
 QUOTED = "a text with a quote in it goes in double quotes, with its own doubled"
 IMAGE_FILE = re.compile(rf"\.({'|'.join(IMAGE_EXTENSIONS)})(#\d+)?$", re.IGNORECASE)
 """The end of a cell that names an image; in Flickr8k's tables, also the number of its caption."""
+NAMED = ("file", "address", " file", " address")
+"""The shapes of cells that name an image, see `_shape`."""
 
 
 class BadLines:
@@ -211,25 +213,41 @@ def _find_inner_row(taken: list[tuple[int, str]], cells: list[str], delimiter: s
         # the first line also has the cells before the quote, and the last one those after it
         first = ends[0] + 1 if place == 0 else 0
         end = ends[-1] if place == len(taken) - 1 else len(cells)
-        if _is_row(line.strip("\r\n"), cells, delimiter, slice(first, end)):
+        found = line.strip("\r\n").split(delimiter)
+        if _names_image(found, cells[first : ends[0]], cells[ends[-1] + 1 : end]):
+            return number
+        if _is_row(found, cells, delimiter, slice(first, end)):
             return number
     return None
 
 
-def _is_row(line: str, cells: list[str], delimiter: str, compared: slice) -> bool:
+def _names_image(found: list[str], before: list[str], after: list[str]) -> bool:
+    """Returns whether a line names an image where a row does, however many commas its text has.
+
+    Args:
+      found: the cells of the line.
+      before: the cells of the row before its text; those of the line are counted from its start.
+      after: the cells of the row after its text; those of the line are counted from its end.
+    """
+    own = zip(before + after, found[: len(before)] + found[len(found) - len(after) :], strict=False)
+    longer = len(found) > len(before) + len(after)
+    return longer and any(_shape(a) in NAMED and _shape(a) == _shape(b) for a, b in own)
+
+
+def _is_row(found: list[str], cells: list[str], delimiter: str, compared: slice) -> bool:
     """Returns whether a line has cells as a row has them, and not a text's commas.
 
-    It has as many. If some of those that are compared name a file or a number, so does the line;
+    There are as many. If some of those that are compared name a file or a number, so does the line;
     otherwise nothing is beside a delimiter that a text would have there.
     """
-    own, found = cells[compared], line.split(delimiter)
+    own = cells[compared]
     if not own or len(found) != len(cells):
         return False
     shapes = [(_shape(a), _shape(b)) for a, b in zip(own, found[compared], strict=True)]
     if any(shape for shape, _ in shapes):
         return any(shape and shape == other for shape, other in shapes)
     mark = re.escape(delimiter)
-    return not re.search(rf"\d{mark}\d|\s{mark}|{mark}\s", line.strip())
+    return not re.search(rf"\d{mark}\d|\s{mark}|{mark}\s", delimiter.join(found).strip())
 
 
 def _shape(cell: str) -> str:

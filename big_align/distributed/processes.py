@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from big_align.distributed import activity
+from big_align.distributed.variables import read_number
 from big_align.errors import UserError
 
 JOIN_SECONDS = 300
@@ -44,6 +45,7 @@ def join_processes(takes_requests: bool = False) -> None:
     global _watch
     import jax
 
+    numbers = _read_numbers()
     # This service makes JAX catch SIGTERM and wait for the program to ask whether there was one.
     jax.config.update("jax_enable_preemption_service", takes_requests)
     # When its own timeout expires, JAX ends the process with a page of C++.
@@ -52,7 +54,7 @@ def join_processes(takes_requests: bool = False) -> None:
     impatience.start()
     try:
         timeout = JOIN_SECONDS + 60
-        jax.distributed.initialize(**_read_numbers(), initialization_timeout=timeout)
+        jax.distributed.initialize(**numbers, initialization_timeout=timeout)
     except ValueError as error:
         raise UserError(
             f"--distributed: {error} See launch/ for how to start several processes."
@@ -148,12 +150,15 @@ def _end_on_sigterm(end: Callable[[], None]) -> None:
 def _read_numbers() -> dict[str, int]:
     """Returns what the environment says of this process and JAX does not read by itself."""
     names = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
-    given = {k: int(os.environ[name]) for k, name in names.items() if name in os.environ}
+    found = {k: read_number(name, least=int(k == "num_processes")) for k, name in names.items()}
+    given = {k: number for k, number in found.items() if number is not None}
     # JAX knows Open MPI by the address of mpirun, which version 5 does not pass on.
     if given or OMPI_SIZE not in os.environ or "OMPI_MCA_orte_hnp_uri" in os.environ:
         return given
     if "JAX_COORDINATOR_ADDRESS" not in os.environ:
-        raise ValueError("mpirun of Open MPI 5 needs -x JAX_COORDINATOR_ADDRESS=HOST:PORT.")
+        raise UserError(
+            "--distributed: mpirun of Open MPI 5 needs -x JAX_COORDINATOR_ADDRESS=HOST:PORT"
+        )
     names = {"num_processes": OMPI_SIZE, "process_id": "OMPI_COMM_WORLD_RANK"}
     if "JAX_LOCAL_DEVICE_IDS" not in os.environ:  # a process takes the GPU of its local rank
         names["local_device_ids"] = "OMPI_COMM_WORLD_LOCAL_RANK"

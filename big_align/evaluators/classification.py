@@ -75,14 +75,12 @@ class Classification:
         Raises:
           UserError: the classifier has fewer classes, or a label is not one of the part's classes.
         """
-        loader = EvalLoader(
-            self.source,
-            self.transform,
-            embedder.batch_size,
-            embedder.rows,
-            max_broken_fraction=self.max_broken_fraction,
-        )
-        logits, readable = embedder.classify_images(loader.images(), loader.num_examples)
+        rows = embedder.batch_size, embedder.rows
+        with EvalLoader(
+            self.source, self.transform, *rows, max_broken_fraction=self.max_broken_fraction
+        ) as loader:
+            logits, readable = embedder.classify_images(loader.images(), loader.num_examples)
+            label = loader.labels()[readable]
         known = logits.shape[1]
         end = known if self.num_classes is None else self.first_class + self.num_classes
         if not self.first_class < end <= known:
@@ -90,7 +88,7 @@ class Classification:
                 f"classification: first_class = {self.first_class} and num_classes = "
                 f"{self.num_classes} do not fit the {known} classes of the classifier"
             )
-        logits, label = logits[readable, self.first_class : end], loader.labels()[readable]
+        logits = logits[readable, self.first_class : end]
         outside = (label < 0) | (label >= logits.shape[1])
         if outside.any():
             raise UserError(

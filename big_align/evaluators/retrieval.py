@@ -212,21 +212,20 @@ class Retrieval:
 
     def embed(self, embedder: Embedder) -> Pairs:
         """Embeds all images and captions."""
-        loader = EvalLoader(
-            self.source,
-            self.transform,
-            embedder.batch_size,
-            embedder.rows,
-            max_broken_fraction=self.max_broken_fraction,
-        )
-        same = SameImages(loader.num_examples, embedder.batch_size, embedder.rows)
-        zimg, readable = embedder.embed_images(same.watch(loader.images()), loader.num_examples)
+        rows = embedder.batch_size, embedder.rows
+        with EvalLoader(
+            self.source, self.transform, *rows, max_broken_fraction=self.max_broken_fraction
+        ) as loader:
+            same = SameImages(loader.num_examples, embedder.batch_size, embedder.rows)
+            images = same.watch(loader.images())
+            zimg, readable = embedder.embed_images(images, loader.num_examples)
+            captions = loader.captions()
         hashes = same.hashes
         if jax.process_count() > 1:  # each process knows the images of its own rows, others are 0
             hashes = multihost_utils.process_allgather(hashes).max(axis=0)
         firsts = find_firsts(hashes)
         tell_copies(firsts, self.source, self.transform)
-        texts, owner, number = join_captions(loader.captions(), readable, firsts)
+        texts, owner, number = join_captions(captions, readable, firsts)
         ztxt = embedder.embed_texts(*self.tokenizer(texts))
         return Pairs(zimg[number], ztxt, texts, owner, number)
 

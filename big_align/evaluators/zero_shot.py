@@ -230,15 +230,12 @@ class ZeroShot:
 
     def measure(self, embedder: Embedder) -> Measured:
         """Embeds images and classes, and returns the accuracies; pictures show confused classes."""
-        loader = EvalLoader(
-            self.source,
-            self.transform,
-            embedder.batch_size,
-            embedder.rows,
-            max_broken_fraction=self.max_broken_fraction,
-        )
-        zimg, readable = embedder.embed_images(loader.images(), loader.num_examples)
-        label = loader.labels()[readable]
+        rows = embedder.batch_size, embedder.rows
+        with EvalLoader(
+            self.source, self.transform, *rows, max_broken_fraction=self.max_broken_fraction
+        ) as loader:
+            zimg, readable = embedder.embed_images(loader.images(), loader.num_examples)
+            label = loader.labels()[readable]
         check_named(label, len(self.names), "zero_shot")
         ztxt = embed_classes(embedder, self.tokenizer, self.texts)
         warn_of_alike(ztxt, self.texts, self.tokenizer, "zero_shot")

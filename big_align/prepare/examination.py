@@ -29,8 +29,8 @@ TEXT_MAX = 2**20  # characters; anything longer is a file in the wrong place
 
 Classifier = Callable[[np.ndarray], str | None]
 """Takes pixels uint8 [h w 3]; returns why an image is dropped, or None."""
-Languages = Callable[[str], str]
-"""Takes a text; returns its language."""
+Languages = Callable[[str], str | None]
+"""Takes a text; returns its language, or None."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +144,8 @@ def examine_example(
       languages: identifies the languages of its texts; None for none.
 
     Raises:
-      BrokenExample: the image cannot be decoded, or a text is too long to be one.
+      BrokenExample: the image cannot be decoded, a text is too long to be one, or one of the
+        functions returns something else than a text.
     """
     longest = max(map(len, example.captions), default=0)
     if longest > TEXT_MAX:
@@ -166,9 +167,20 @@ def examine_example(
         "texts": texts,
         "emptied": emptied,
         "labels": list(example.labels),
-        "flag": put_in_a_line(str((classifier and classifier(pixels)) or "")),
-        "languages": list(map(languages, texts)) if languages else told if any(told) else [],
+        "flag": _ask(classifier, pixels, "--classifier") if classifier else "",
+        "languages": [_ask(languages, text, "--languages") for text in texts]
+        if languages
+        else told * any(told),
     }
+
+
+def _ask(function: Callable[..., str | None], given: Any, flag: str) -> str:
+    """Returns what a function of the user says, in a line; "" if that is nothing."""
+    said = function(given)
+    if not isinstance(said, str | None):
+        told = put_in_a_line(repr(said))
+        raise examples.BrokenExample(f"the function of {flag} returns {told}, which is no text")
+    return put_in_a_line(said or "")
 
 
 def examine_stretch(

@@ -179,7 +179,8 @@ def _open_source(kind: str, path: str, arguments: tuple[str, ...]) -> Source:
     if kind in ("tar", "parquet", "tfrecord"):
         # in a list, commas and brackets are part of the name
         node = {"name": kind, "path": [path]}
-        node |= source_flags.read_values(arguments, "--input_argument")
+        target = lookup(kind, tables.SOURCES, "--input_name")
+        node |= source_flags.read_values(arguments, "--input_argument", target)
         return make_named(tables.SOURCES, node, "--input")
     if kind in TOLERANT:
         arguments = ("skip_bad_lines=True", *arguments)

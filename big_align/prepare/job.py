@@ -31,13 +31,14 @@ INSTALL = "Apache Beam is not installed, which prepares data: pip install '.[pre
 
 def import_pipelines() -> Any:
     """Imports the pipelines; raises UserError if Beam is not installed."""
-    logging.disable(logging.WARNING)  # about what it could do with packages of clouds
+    level = logging.root.manager.disable
+    logging.disable(max(level, logging.WARNING))  # about what it could do with packages of clouds
     try:
         import apache_beam  # noqa: F401
     except ImportError as error:
         raise UserError(f"{INSTALL} ({put_in_a_line(str(error))})") from error
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(level)
     from big_align.prepare import pipelines
 
     return pipelines
@@ -61,7 +62,7 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
     pipelines = import_pipelines()
     plan.examination.load()
     if plan.listed:
-        steps.read_listed(plan)
+        steps.read_listed(plan.listed)
     settings = plan.settings()
     done = None if plan.sample else _check_output(plan, settings)
     if done:
@@ -324,7 +325,7 @@ def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:
         files = f"{len(unreadable):,} of {statistics['input_files']:,} files"
         lines.append(f"{files} cannot be read; the first, {name}: {reason}")
     if (unknown := statistics["unknown_keys"]) and not plan.sample:
-        listed = f"{unknown:,} of {len(steps.read_listed(plan)):,} keys of {plan.listed}"
+        listed = f"{unknown:,} of {len(steps.read_listed(plan.listed)):,} keys of {plan.listed}"
         lines.append(
             f"{listed} belong to no image; keys name file and row, as in {plan.inputs.key(0, 42)}"
         )

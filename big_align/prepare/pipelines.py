@@ -256,7 +256,7 @@ def _judge_images(
     counts = [counted]
     if plan.listed:
         listed = pairs.pipeline | "Listed keys" >> beam.Create(
-            sorted(steps.read_listed(plan).items())
+            sorted(steps.read_listed(plan.listed).items())
         ).with_output_types(tuple[str, str])
         named = pairs | "By key" >> beam.Map(
             lambda found, plan=plan: (plan.inputs.key(*found[1][:2]), found[0])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from big_align.data import boundary, files
+from big_align.data.examples import BLANK
 from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 from big_align.prepare import inputs as inputs_of
 from big_align.prepare import shards, storage
@@ -144,19 +145,20 @@ def measure(stretch: Stretch, plan: JobPlan) -> dict[str, int]:
     return dict(counts)
 
 
-def read_listed(plan: JobPlan) -> dict[str, str]:
-    """Returns the keys to drop, with their reasons.
+def read_listed(path: str) -> dict[str, str]:
+    """Returns the keys to drop, with their reasons, from a file of JSON lines.
 
     Raises:
       UserError: there is no such file, or a line of it is not an object with a key.
     """
     try:
-        text = files.read_text(plan.listed)
+        text = files.read_text(path)
     except UserError as error:
         raise UserError(f"--drop={error}") from error
     found: dict[str, str] = {}
     for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
+        line = line.strip(BLANK)  # lists that were joined may have a byte-order mark before each
+        if not line:
             continue
         try:
             about = json.loads(line)
@@ -168,7 +170,7 @@ def read_listed(plan: JobPlan) -> dict[str, str]:
             found[key] = reason
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UserError(
-                f"{plan.listed}, line {number}: each line is a JSON object with two texts, `key` "
+                f"{path}, line {number}: each line is a JSON object with two texts, `key` "
                 f'and `reason`, as in {{"key": "00003-000000017", "reason": "near-duplicate"}}'
             ) from error
     return found

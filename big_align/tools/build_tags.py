@@ -131,7 +131,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _make_tokenizer(options: argparse.Namespace) -> Any:
     target = signatures.lookup(options.tokenizer, tables.TOKENIZERS, "--tokenizer")
-    values = read_values(options.tokenizer_argument, "--tokenizer_argument")
+    values = read_values(options.tokenizer_argument, "--tokenizer_argument", target)
     return signatures.make(target, values, "--tokenizer")
 
 

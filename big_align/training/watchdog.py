@@ -46,11 +46,13 @@ class Watchdog:
 
     @contextlib.contextmanager
     def time_step(self, step: int) -> Iterator[None]:
-        """Times the code inside as one step."""
+        """Times the code inside as one step; one that fails is none, and is no longer watched."""
         start = time.monotonic()
         self._begun = step, start
-        yield
-        self._begun = None
+        try:
+            yield
+        finally:
+            self._begun = None
         self._recent.append(time.monotonic() - start)
 
     def close(self) -> None:

@@ -1,13 +1,18 @@
 """Every tool takes every source in the same words; the path tells its kind where that is safe."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from PIL import Image
 
+from big_align.components import tables
+from big_align.components.signatures import list_kinds, list_settable, lookup
 from big_align.components.source_flags import (
     make_source,
     open_captions,
     open_source,
+    read_values,
     recognize_source,
     write_source_flags,
 )
@@ -178,6 +183,59 @@ def test_a_vocabulary_of_a_table_is_of_its_captions(table, tmp_path, capsys):
     assert build_vocab.main([*arguments, f"--output={output}"]) == 0
     letters = {character for piece in output.read_text().split()[5:] for character in piece}
     assert letters - {"#"} == set("".join(CAPTIONS)) - {" "}  # file names have digits
+
+
+VALUES = {
+    str: (
+        "1",
+        "007",
+        "1e3",
+        "True",
+        "('a',)",
+        "[1]",
+        "'a'",
+        '"',
+        "a=b",
+        "",
+        "-",
+        "x,y",
+        "(" * 10**5,
+    ),
+    bool: (True, False),
+    int: (0, -3, 10**20),
+    tuple: (("a", "1"), ()),
+    Sequence: (["a", "1"], ("b",)),
+}
+
+
+@pytest.mark.parametrize("table", [tables.SOURCES, tables.TOKENIZERS])
+def test_a_field_is_read_in_the_type_that_its_component_gives_it(table):
+    """Whatever a config can hold is read from the flag that says it."""
+    checked = 0
+    for name in table:
+        target = lookup(name, table, "--source_name")
+        for field, parameter in list_settable(target).items():
+            kinds = list_kinds(parameter.hint)
+            for value in (value for kind in kinds for value in VALUES[kind]):
+                if len(kinds) > 1 and value in ("('a',)",):
+                    continue  # several paths
+                found = read_values([f"{field}={value}"], "--source_argument", target)
+                assert found == {field: value}, (name, field)
+                checked += 1
+            if parameter.default is None:
+                assert read_values([f"{field}=None"], "--x", target) == {field: None}
+    assert checked > 50
+
+
+def test_the_name_of_a_column_may_be_a_number(tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
+    (tmp_path / "pairs.csv").write_text("0,1\n0.png,a cat\n")
+    given = ["caption=1", "image=0", "skip_bad_lines=True"]
+    source, node = open_source(str(tmp_path / "pairs.csv"), arguments=given)
+    assert source.read_text(0, 0)[0] == ["a cat"]
+    assert (node["caption"], node["image"], node["skip_bad_lines"]) == ("1", "0", True)
+    with pytest.raises(UserError, match="skip_bad_lines = 'yes' is not of type bool"):
+        open_source(str(tmp_path / "pairs.csv"), arguments=["skip_bad_lines=yes"])
 
 
 def test_a_source_without_captions_is_an_error_that_says_what_to_write(tmp_path, capsys):

@@ -21,6 +21,7 @@ from big_align.data.text.tokenizers import list_wordpieces
 from big_align.errors import UserError
 from big_align.inference.text_shards import list_column, list_lines
 from big_align.interop.formats.text_files import read_json
+from big_align.prepare.steps import read_listed
 from tests.data.samples import encode_image, make_pixels
 
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-32")
@@ -103,6 +104,7 @@ READERS = {
         lambda path: (is_list(path), read_texts(read_image_folder(path))),
     ),
     "any.txt": ("a\r\nb", files.read_text),
+    "drop.jsonl": ('{"key": "dög-7"}\r\n', read_listed),
 }  # fmt: skip
 
 
@@ -131,6 +133,17 @@ def test_a_mark_inside_of_a_text_is_no_part_of_a_caption(tmp_path):
     joined = (tmp_path / "a.txt").read_bytes() + (tmp_path / "b.txt").read_bytes()
     (tmp_path / "c.txt").write_bytes(joined)
     assert list(vocabulary.read_file(str(tmp_path / "c.txt"))) == ["text a", "text b"]
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "drop.jsonl"])
+def test_json_lines_that_were_joined_are_read_as_if_none_had_a_mark(tmp_path, name):
+    (tmp_path / "0.png").write_bytes(encode_image(make_pixels(0)))
+    text, read = READERS[name]
+    path, found = tmp_path / name, []
+    for encoding in ("utf-8", "utf-8-sig"):
+        path.write_bytes(text.encode(encoding) * 2 + "\ufeff\n".encode())
+        found.append(read(str(path)))
+    assert found[0] == found[1] and found[0]
 
 
 @pytest.mark.parametrize(

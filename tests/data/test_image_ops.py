@@ -1,6 +1,8 @@
 import io
+import math
 import pickle
 import random
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from PIL.PngImagePlugin import PngInfo
 from samples import encode_image
 
 from big_align.data.examples import BrokenExample
-from big_align.data.images import image_ops
+from big_align.data.images import decoding, image_ops
 from big_align.data.images.given_images import read_image
 from big_align.data.images.image_ops import OPERATIONS, Transform, open_view
 from big_align.data.tf_data.jpeg_header import read_plain_jpeg
@@ -250,6 +252,47 @@ def test_operations_after_pixel_operations_get_a_picture():
 def test_operations_on_pixels_need_a_whole_file():
     with pytest.raises(BrokenExample, match="the image cannot be decoded"):
         Transform("grayscale(1)")(encode_image(NOISE, "JPEG")[:900], RNG)
+
+
+def test_no_chain_enlarges_an_image_without_bound(monkeypatch):
+    """Chains of all operations on images of all shapes; what is only seen through is not made."""
+    monkeypatch.setattr(decoding, "MOST_ENLARGED", 5000)
+    made, render = [], image_ops.View.render_picture
+
+    def watch(view):
+        picture = render(view)
+        made.append((math.prod(picture.size), math.prod(view.image.size)))
+        return picture
+
+    monkeypatch.setattr(image_ops.View, "render_picture", watch)
+    frames = [
+        "resize(40)",
+        "resize(90)",
+        "resize_small(24)",
+        "random_resized_crop(24)",
+        "resize(9)",
+    ]
+    colors = ["color_jitter(1, 1, 1, 0.5)", "grayscale(1)", "gaussian_blur(1)", "random_erasing(1)"]
+    rng, refused = random.Random(0), 0
+    for _ in range(200):
+        chain = "|".join(rng.choices([*frames, *colors, "rand_augment(2, 9)"], k=5))
+        shape = rng.choice([(1, 900), (900, 1), (60, 90), (3, 5)])
+        try:
+            Transform(chain)(np.zeros((*shape, 3), np.uint8), rng)
+        except BrokenExample as error:
+            assert re.search(r"enlarges the image from \d+ x \d+ to \d+ x \d+ pixels", str(error))
+            refused += 1
+    assert 20 < refused < 180
+    assert all(pixels <= max(source, 5000) for pixels, source in made)
+
+
+@pytest.mark.parametrize("shape", [(1, 8000), (8000, 1)])
+def test_a_thread_of_an_image_is_broken_only_where_all_of_it_is_enlarged(shape):
+    image = encode_image(np.full((*shape, 3), 7, np.uint8))
+    with pytest.raises(BrokenExample, match="enlarges the image from .*8000.* to .*1792000"):
+        Transform("resize_small(224)|color_jitter(1, 1, 1, 0)|central_crop(224)")(image, RNG)
+    pixels = Transform("resize_small(224)|central_crop(224)|grayscale(1)")(image, RNG)
+    assert pixels.shape == (224, 224, 3) and (pixels == 7).all()
 
 
 def darken(picture: Image.Image, rng: image_ops.Rng, by: int) -> Image.Image:

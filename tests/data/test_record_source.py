@@ -184,6 +184,9 @@ def test_tfds_errors_say_what_to_do(tmp_path, prepared):
         TFDSSource("numbers", "test", str(tmp_path))
     with pytest.raises(ValueError, match="tfds build mnist"):
         TFDSSource("mnist", "train", str(tmp_path))
+    for part in ("train[:0]", "train[9:2]", "train[90%:90%]"):
+        with pytest.raises(ValueError, match="has no examples: train has 10$"):
+            TFDSSource("numbers", part, str(tmp_path))
 
 
 def test_scan_ends_at_a_length_that_cannot_be(tmp_path):

@@ -93,6 +93,34 @@ def test_a_text_that_begins_with_a_quote_costs_its_own_line(kind, closed):
     assert list(bad.found) == [51] and found == [n for n in range(1, 202) if n != 51]
 
 
+NAMES = ("{0}.jpg", "a b/{0:04d}.png", "IMG_{0}.JPG#1", "https://a.test/{0}")
+SAID = ("a dog", "two dogs, running", '5 feet 4"', "", 'a "fine" day', "1,000 men", "red,green")
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_ALL, csv.QUOTE_MINIMAL, csv.QUOTE_NONE])
+@pytest.mark.parametrize(
+    "columns", ["name,text", "text,name", "name,text,label", "text,label,name"]
+)
+def test_no_row_is_lost_in_the_text_of_another(columns, quoting):
+    """Each line begins a row or is bad, whatever its text, if one text begins with a quote."""
+    for seed in range(200):
+        rng, lines = random.Random(seed), [columns]
+        name, opened = rng.choice(NAMES), rng.randrange(1, 9)
+        for number in range(1, 9):
+            text = '"' * (number == opened) + rng.choice(SAID)
+            cells = {"name": name.format(number * 7), "text": text, "label": "1"}
+            made, ordered = io.StringIO(), [cells[column] for column in columns.split(",")]
+            if number == opened or quoting == csv.QUOTE_NONE:
+                made.write(",".join(ordered))
+            else:
+                csv.writer(made, quoting=quoting, lineterminator="").writerow(ordered)
+            lines.append(made.getvalue())
+        bad = table_lines.BadLines("x.csv", skip=True)
+        numbered = ((n, f"{line}\n") for n, line in enumerate(lines, 1))
+        begun = {n for n, _ in table_lines.read_rows(numbered, ",", bad)} | set(bad.found)
+        assert begun == set(range(1, 10)), lines
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -1,6 +1,10 @@
-"""Whatever an evaluator measures in these tests, it has said by name that it would."""
+"""Whatever an evaluator measures in these tests, it has said by name that it would.
+
+And it leaves no thread behind, whether it ends or fails.
+"""
 
 import importlib
+import threading
 
 import pytest
 
@@ -15,7 +19,12 @@ def measured_as_said(monkeypatch):
         measure = evaluator.__call__
 
         def check(self, embedder, measure=measure):
-            results = measure(self, embedder)
+            before = set(threading.enumerate())
+            try:
+                results = measure(self, embedder)
+            finally:
+                left = [each.name for each in set(threading.enumerate()) - before]
+                assert not [name for name in left if name.startswith("data")]
             assert set(results) == set(self.numbers)
             return results
 

@@ -188,3 +188,15 @@ def test_a_rule_far_from_all_data_leaves_a_histogram():
     for least in (0, 10**13, 10**30):
         edges = _choose_edges({3: 5, 40: 2}, least, log=False)
         assert edges[0] == 0 and 40 < edges[-1] < 1000
+
+
+@pytest.mark.parametrize("said", [("en", 0.9), ["en"], 0.9, True, b"en", {"lang": "en"}])
+def test_what_a_function_of_the_user_returns_is_a_text_or_nothing(said):
+    example = Example("0", PIXELS, ["a dog", "a cat"], ())
+    for functions in ({"classifier": lambda _: said}, {"languages": lambda _: said}):
+        with pytest.raises(BrokenExample, match=f"--{[*functions][0]} returns .* is no text"):
+            examine_example(example, Examination(), **functions)
+    found = examine_example(example, Examination(), lambda _: None, lambda text: None)
+    assert (found["flag"], found["languages"]) == ("", ["", ""])
+    odd = examine_example(example, Examination(), lambda _: "a\nb", lambda text: "\ud800")
+    assert (odd["flag"], odd["languages"]) == ("a b", ["\\ud800"] * 2)

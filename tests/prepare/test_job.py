@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import math
 import os
 import pathlib
@@ -360,6 +361,17 @@ def test_a_job_whose_output_another_has_taken_says_so(done, run, tmp_path, monke
     assert not list((tmp_path / "out").glob("pairs-*"))
 
 
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.INFO, logging.CRITICAL])
+def test_what_the_caller_has_silenced_stays_so(level):
+    pytest.importorskip("apache_beam", reason="Apache Beam is not installed (.[prepare])")
+    logging.disable(level)
+    try:
+        job.import_pipelines()
+        assert logging.root.manager.disable == level
+    finally:
+        logging.disable(logging.NOTSET)
+
+
 def test_a_user_error_of_a_worker_is_a_line_without_a_traceback(caplog):
     beam = pytest.importorskip("apache_beam", reason="Apache Beam is not installed (.[prepare])")
     pipelines = job.import_pipelines()
@@ -383,11 +395,25 @@ def fail_always(pixels):
     return undefined  # noqa: F821
 
 
-def test_a_classifier_that_fails_on_everything_ends_the_job_before_it_begins(done, run, tmp_path):
-    flags = f"--input={done.raw}", "--classifier=tests.prepare.test_job:fail_always"
-    status, _, error = run("out", *flags)
+def tell_more(given):
+    return "en", 0.9
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--classifier=tests.prepare.test_job:fail_always", "NameError: name"),
+        ("--classifier=tests.prepare.test_job:tell_more", "--classifier returns ('en', 0.9), wh"),
+        ("--languages=tests.prepare.test_job:tell_more", "--languages returns ('en', 0.9), which"),
+        ("--languages=builtins:len", "is no text"),
+    ],
+)
+def test_a_function_that_fails_on_everything_ends_the_job_before_it_begins(
+    done, run, tmp_path, flag, told
+):
+    status, _, error = run("out", f"--input={done.raw}", flag)
     assert status == 1 and error.count("\n") == 1
-    assert "test_job:fail_always fails on all of the first examples: NameError: name" in error
+    assert f"{flag} fails on all of the first examples: " in error and told in error
     assert not (tmp_path / "out" / "settings.json").exists()
 
 

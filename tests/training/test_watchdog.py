@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from big_align.distributed import activity
 from big_align.training.logs.goodput import Clock
 from big_align.training.watchdog import MOST_LINES, Watchdog, format_activities
@@ -30,6 +32,22 @@ def test_a_hanging_step_is_reported_once_with_its_activity():
     assert first.startswith("step 6 takes 0 s so far, the median is 0.01")
     assert row.split()[0] == "0" and row.split()[2] == "6"
     assert row.endswith("waiting for data for 0 s")
+
+
+def test_a_step_that_has_failed_is_no_longer_watched():
+    """What is written and closed after a failure takes its time, too."""
+    reports = []
+    watchdog = Watchdog(reports.append, lambda: {0: activity.describe() | {"silent": 0}}, 0.2)
+    try:
+        for step in range(1, 6):
+            with watchdog.time_step(step):
+                time.sleep(0.01)
+        with pytest.raises(OSError), watchdog.time_step(6):
+            raise OSError
+        time.sleep(0.6)
+    finally:
+        watchdog.close()
+    assert reports == []
 
 
 def test_steps_are_slow_only_compared_with_enough_others_and_when_they_take_long():

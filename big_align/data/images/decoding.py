@@ -1,6 +1,7 @@
 """Opens image files with a limit on their pixels, and converts them to RGB."""
 
 import io
+import math
 import warnings
 
 import numpy as np
@@ -12,6 +13,8 @@ from big_align.data import examples
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 ORIENTATION = 0x0112  # the EXIF tag
 MAX_PIXELS = 100_000_000
+MOST_ENLARGED = 4096 * 4096
+"""No image is enlarged to more pixels: `resize_small(224)` makes 400 million of 1 x 8000."""
 
 
 def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -42,6 +45,21 @@ def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     raise examples.BrokenExample(
         f"the image has {width} x {height} pixels, which is more than max_pixels={max_pixels}"
     )
+
+
+def check_enlarged(size: tuple[int, int], wanted: tuple[int, int]) -> None:
+    """Raises a BrokenExample if an image would have more pixels than before, and too many.
+
+    Args:
+      size: width and height of the image.
+      wanted: those of what a transform makes of all or a part of it.
+    """
+    if math.prod(wanted) > max(math.prod(size), MOST_ENLARGED):
+        before, after = (f"{width} x {height}" for width, height in (size, wanted))
+        raise examples.BrokenExample(
+            f"the transform enlarges the image from {before} to {after} pixels, which is more than "
+            f"{MOST_ENLARGED}: crop it first"
+        )
 
 
 def _names_orientation(picture: Image.Image) -> bool:

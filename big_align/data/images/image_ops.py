@@ -66,13 +66,18 @@ class View(NamedTuple):
         return self._replace(box=box, width=width, height=height)
 
     def render(self) -> UInt8[np.ndarray, "h w 3"]:
-        """Returns the pixels; raises BrokenExample if the file cannot be decoded."""
+        """Returns the pixels; raises BrokenExample like `render_picture`."""
         return np.asarray(self.render_picture())
 
     def render_picture(self) -> Image.Image:
-        """Decodes to RGB and resamples; raises BrokenExample like `render`."""
-        image, box = _load(self.image, self.box, self.width, self.height)
+        """Decodes to RGB and resamples; all pixels of a chain are made here.
+
+        Raises:
+          BrokenExample: the file cannot be decoded, or would be enlarged to too many pixels.
+        """
         size = (self.width, self.height)
+        decoding.check_enlarged(self.image.size, size)
+        image, box = _load(self.image, self.box, self.width, self.height)
         if size != image.size or box != (0, 0, *size):
             image = image.resize(size, METHODS[self.method], box=box)
         if self.mirrored:  # NumPy would copy a reversed view pixel by pixel

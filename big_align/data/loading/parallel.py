@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Int
 
 from big_align.data.workers.batch_memory import HostBatch
+from big_align.distributed.variables import read_number
 
 CHUNK_MAX = 32  # rows of one job: enough for a tokenizer call to pay off; more would block threads
 CHUNK_MIN = 16  # of a process's job, if the batch has them: each job has a cost for the parent
@@ -53,10 +54,14 @@ class Filling:
 
 
 def count_cores() -> int:
-    """Returns how many cores this process may use: its share of what the machine allows."""
+    """Returns how many cores this process may use: its share of what the machine allows.
+
+    Raises:
+      UserError: the variable `LOCAL_PROCESSES` holds no number of processes.
+    """
     known = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
-    sharing = int(os.environ.get(LOCAL_PROCESSES, 1))
+    sharing = read_number(LOCAL_PROCESSES, least=1, default=1)
     return max(1, math.ceil(min(cores, _read_quota())) // sharing)
 
 

@@ -126,7 +126,7 @@ def read_objects(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _read_lines(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in read_text_lines(bad, "\n"):
-        if not line.strip():
+        if not (line := line.strip(examples.BLANK)):
             continue
         try:
             found = json.loads(line)

@@ -146,7 +146,8 @@ class TFDSSource(RecordSource):
       index_dir: a folder that keeps the scans for the next start.
 
     Raises:
-      ValueError: the data set is unknown or not prepared, or has no such split.
+      ValueError: the data set is unknown or not prepared, has no such split, or the part of it is
+        empty.
     """
 
     def __init__(
@@ -306,14 +307,11 @@ def scan_records(file: files.ReadableFile, size: int) -> Iterator[tuple[int, int
         length = int.from_bytes(field, "little")
         if len(header) == LENGTH + CHECKSUM and mask_checksum(field) != header[LENGTH:]:
             packed = position == 0 and header[:2] in (b"\x1f\x8b", b"\x78\x9c")
+            told = "it is compressed, which cannot be read at random; unpack it"
             yield (
                 0,
                 0,
-                (
-                    "it is compressed, which cannot be read at random; unpack it"
-                    if packed
-                    else f"the length at byte {position} does not have its checksum"
-                ),
+                told if packed else f"the length at byte {position} does not have its checksum",
             )
             return
         if start + length + CHECKSUM > size:
@@ -330,9 +328,13 @@ def _open_split(dataset: str, split: str, data_dir: str | None) -> tuple[Any, li
 
     try:
         builder = tfds.builder(dataset, data_dir=data_dir, try_gcs=False)
-        parts = builder.info.splits[split].file_instructions if builder.info.splits else []
+        known = builder.info.splits
+        parts = known[split].file_instructions if known else []
     except (tfds.core.registered.DatasetNotFoundError, ValueError, KeyError) as error:
         raise ValueError(f"TFDS data set {dataset!r}, split {split!r}: {error}") from error
+    if known and not parts:
+        counts = ", ".join(f"{name} has {each.num_examples}" for name, each in known.items())
+        raise ValueError(f"TFDS data set {dataset!r}, split {split!r} has no examples: {counts}")
     if not parts:
         raise ValueError(
             f"TFDS data set {dataset!r} is not prepared in {builder.data_dir}: run `tfds build "
