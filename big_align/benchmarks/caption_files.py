@@ -1,11 +1,11 @@
 """Captions in the files of their data sets: Karpathy's, lines, and Crossmodal-3600's."""
 
 import glob
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from big_align.data import files, listing
+from big_align.data.json_texts import NotJson, parse_json
 from big_align.data.sources.table_source import Row, TableSource
 from big_align.errors import UserError, put_in_a_line
 
@@ -130,9 +130,9 @@ def _crossmodal_rows(path: str, language: str) -> Iterator[Row]:
 
 def _parse(where: str, text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON: {put_in_a_line(str(error))}") from error
+        found = parse_json(text)
+    except NotJson as error:
+        raise UserError(f"{where} {error}") from error
     if not isinstance(found, dict):
         raise UserError(f"{where} is not a JSON object")
     return found

@@ -2,13 +2,13 @@
 
 import ast
 import dataclasses
-import json
 import re
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from big_align.data.files import NotText, decode, split_lines
+from big_align.data.json_texts import NotJson, parse_json
 from big_align.words import is_space
 
 NO_LABEL = -1
@@ -164,9 +164,9 @@ def read_member(data: bytes, member: str) -> Any:
     if member.rpartition(".")[2] != "json":
         return text
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:  # also for integers with thousands of digits
-        raise BrokenExample(f"member {member!r} is not JSON ({error})") from error
+        return parse_json(text)
+    except NotJson as error:
+        raise BrokenExample(f"member {member!r} {error}") from error
 
 
 def find_field(value: Any, member: str, fields: tuple[str, ...]) -> Any:
@@ -224,7 +224,7 @@ def _unwrap(value: Any) -> Any:
     text = strip(value) if isinstance(value, str) else ""
     if not (text[:1] + text[-1:] in ("[]", "{}") and len(text) > 1):
         return value
-    for read in (json.loads, _read_literal):
+    for read in (parse_json, _read_literal):
         try:
             found = read(text)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, UInt8
 
-from big_align.data import randomness
 from big_align.data.examples import BrokenExample
 from big_align.data.images import given_images, image_ops
-from big_align.data.loading import parallel
+from big_align.data.loading import parallel, randomness
 from big_align.data.workers.batch_memory import HostBatch
 from big_align.errors import UserError
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from big_align.data import boundary, files
 from big_align.data.examples import BLANK
+from big_align.data.json_texts import parse_json
 from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 from big_align.prepare import inputs as inputs_of
 from big_align.prepare import shards, storage
@@ -161,14 +162,14 @@ def read_listed(path: str) -> dict[str, str]:
         if not line:
             continue
         try:
-            about = json.loads(line)
+            about = parse_json(line)
             key, reason = about["key"], about.get("reason", "listed")
             if not (isinstance(key, str) and isinstance(reason, str)):
                 raise TypeError("they must be texts")
             # no key of ours has half of a surrogate pair, which Beam's coders refuse
             key, reason = (t.encode("utf-8", "backslashreplace").decode() for t in (key, reason))
             found[key] = reason
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(
                 f"{path}, line {number}: each line is a JSON object with two texts, `key` "
                 f'and `reason`, as in {{"key": "00003-000000017", "reason": "near-duplicate"}}'

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from big_align import whole_files
+from big_align.data.json_texts import NotJson, parse_json
 from big_align.errors import UserError
 
 
@@ -104,9 +105,9 @@ def read_json(path: str) -> Any:
     if lines is None:
         return None
     try:
-        return json.loads(lines)
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); delete it, and it is made again") from error
+        return parse_json(lines)
+    except NotJson as error:
+        raise UserError(f"{path} {error}; delete it, and it is made again") from error
 
 
 def read_text(path: str) -> str | None:

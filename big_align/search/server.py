@@ -26,6 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from big_align.data.examples import BrokenExample
+from big_align.data.json_texts import NotJson, parse_json
 from big_align.errors import UserError
 from big_align.search import queries
 from big_align.search.filters import split_filters
@@ -132,9 +133,11 @@ class SearchServer:
         _check_type(request, ("application/json",))
         data = await _read_body(request, QUERY_BYTES)
         try:
-            query = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise Refused(400, f"the query is not JSON ({error})") from error
+            query = parse_json(data.decode())
+        except NotJson as error:
+            raise Refused(400, f"the query {error}") from error
+        except UnicodeDecodeError as error:
+            raise Refused(400, f"the query is not UTF-8 ({error})") from error
         return _answer({"hits": await run_in_threadpool(self._search, _check_query(query))})
 
     def _search(self, query: dict[str, Any]) -> list[dict[str, Any]]:

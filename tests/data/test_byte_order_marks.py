@@ -16,7 +16,7 @@ from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.image_folder import is_list, read_image_folder
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.tags.tag_counting import read_names
-from big_align.data.text import byte_pairs, roberta_tokenizer, vocabulary
+from big_align.data.text import piece_files, roberta_tokenizer, vocabulary
 from big_align.data.text.tokenizers import list_wordpieces
 from big_align.errors import UserError
 from big_align.inference.text_shards import list_column, list_lines
@@ -80,7 +80,7 @@ READERS = {
         json.dumps({"model": {"vocab": {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3}}}),
         list_wordpieces,
     ),
-    "m.txt": ("#version: 0.2\nd ö\n", lambda path: byte_pairs.read_merges(path, "")),
+    "m.txt": ("#version: 0.2\nd ö\n", lambda path: piece_files.read_merges(path, "")),
     "ids.json": (
         json.dumps({piece: n for n, piece in enumerate(PIECES)}), roberta_tokenizer.read_vocabulary,
     ),

@@ -15,10 +15,10 @@ from samples import encode_image, make_pixels, write_tar
 from big_align.data.examples import BrokenExample, Caption, Example, language_of
 from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.loader import TrainLoader
+from big_align.data.loading.randomness import PositionRandom
 from big_align.data.loading.rows import RowStream
 from big_align.data.loading.stream import ExampleStream
 from big_align.data.loading.text_samplers import CaptionSampler, LanguageSampler
-from big_align.data.randomness import PositionRandom
 from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.tar_source import TarSource

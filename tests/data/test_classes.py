@@ -182,7 +182,7 @@ def test_lists_of_real_data_sets(data_dir):
         ("label\n0\n", "a.csv", "the first line must name the columns, `name` .*; it has: label"),
         ("name,description\na,b,c\n", "a.csv", "line 2 has 3 columns and the first line 2"),
         ("label\tclass\n0\ta\n", "a.tsv", "the first line must name the columns, .*: label, class"),
-        ("{", "a.json", "a.json: is no JSON"),
+        ("{", "a.json", "a.json is not JSON"),
         ({"names": ["a"]}, "a.json", "must be a list .* or an object with `classes`"),
         ({"classes": ["a"], "templates": ["x"]}, "a.json", "one {} where the class name goes"),
     ],

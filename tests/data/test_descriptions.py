@@ -153,7 +153,7 @@ def test_a_name_with_two_descriptions_needs_an_id(tmp_path):
 @pytest.mark.parametrize(
     ("content", "name", "message"),
     [
-        ("{", "a.json", "a.json: is no JSON"),
+        ("{", "a.json", "a.json is not JSON"),
         ([1], "a.json", "must be an object {name or id: description} or a list"),
         ({}, "a.json", "has none; a row needs a `description` and a `name` or an `id`"),
         ("title,text\na,b\n", "a.csv", "has none; a row needs a `description`"),

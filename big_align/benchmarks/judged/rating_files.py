@@ -7,9 +7,10 @@ import numpy as np
 
 from big_align.benchmarks.caption_files import KARPATHY_FOLDERS, find_folder
 from big_align.benchmarks.judged.judgments import Numbering, RatedCaptions, RatedWords, Ratings
-from big_align.benchmarks.judged.rows import JudgedRow, read_columns, read_json
+from big_align.benchmarks.judged.rows import JudgedRow, read_columns
 from big_align.benchmarks.judged.sources import list_images
 from big_align.data import listing
+from big_align.data.json_texts import read_json
 from big_align.errors import UserError
 
 COCO_FOLDERS = ("", "/..", "/../coco", "/../../coco")

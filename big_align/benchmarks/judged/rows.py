@@ -2,12 +2,12 @@
 
 import csv
 import io
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from big_align.data.files import read_text
+from big_align.data.json_texts import NotJson, parse_json, read_json
 from big_align.errors import UserError, put_in_a_line
 
 
@@ -49,11 +49,6 @@ class JudgedRow(NamedTuple):
         return found
 
 
-def read_json(path: str) -> Any:
-    """Reads a JSON file; raises a UserError if it cannot be read or is not JSON."""
-    return _parse(read_text(path), path)
-
-
 def read_rows(path: str) -> list[JudgedRow]:
     """Reads rows from a JSON file with a list of objects, or an object of objects.
 
@@ -77,7 +72,7 @@ def read_line_rows(path: str) -> list[JudgedRow]:
     places = [(f"{path}, line {number}", line) for number, line in lines if line.strip()]
     if not places:
         raise UserError(f"{path} has no line")
-    return [_check_row(_parse(line, where), where) for where, line in places]
+    return [_parse_row(line, where) for where, line in places]
 
 
 def read_columns(path: str, columns: Sequence[str], separator: str) -> Iterator[JudgedRow]:
@@ -106,11 +101,11 @@ def read_columns(path: str, columns: Sequence[str], separator: str) -> Iterator[
         yield JudgedRow(f"{path}, line {number}", dict(zip(head, line, strict=True)))
 
 
-def _parse(text: str, where: str) -> Any:
+def _parse_row(line: str, where: str) -> JudgedRow:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON: {put_in_a_line(str(error))}") from error
+        return _check_row(parse_json(line), where)
+    except NotJson as error:
+        raise UserError(f"{where} {error}") from error
 
 
 def _check_row(value: Any, where: str) -> JudgedRow:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from big_align.benchmarks.measuring.means import add_means
+from big_align.data.json_texts import read_json
 from big_align.errors import UserError, put_in_a_line
 from big_align.runs import workdir
 from big_align.training.logs.evaluations import EVALUATION, EvaluationLog
@@ -172,9 +173,9 @@ def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
       UserError: it is not in the format in which it was written.
     """
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}): mend it or move it away") from error
+        rows = read_json(str(path))
+    except UserError as error:
+        raise UserError(f"{error}: mend it or move it away") from error
     if not isinstance(rows, list):
         raise UserError(f"{path} holds no list of results: move it away")
     for number, row in enumerate(rows):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from big_align.data import files
+from big_align.data.json_texts import NotJson, parse_json
 from big_align.data.labels.templates import fill_templates, read_templates
 from big_align.data.labels.word_net import ID
 from big_align.data.table_lines import BadLines, read_records
@@ -194,9 +195,9 @@ def _find(name_or_path: str) -> str:
 
 def _entries_of_json(text: str, path: str) -> tuple[list[tuple[str, Any]], tuple[str, ...]]:
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also for integers with thousands of digits
-        raise UserError(f"class list {path}: is no JSON: {error}") from error
+        content = parse_json(text)
+    except NotJson as error:
+        raise UserError(f"class list {path} {error}") from error
     entries, templates = content, []
     if isinstance(content, dict):
         entries, templates = content.get("classes"), content.get("templates", [])

@@ -1,11 +1,11 @@
 """What the classes of a list mean, from WordNet and from files (iCLIP §3, eq. 5)."""
 
 import dataclasses
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from big_align.data.files import read_text
+from big_align.data.json_texts import NotJson, parse_json
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.word_net import ID, WordNet
 from big_align.data.table_lines import BadLines, read_records
@@ -72,9 +72,9 @@ def read_descriptions(path: str) -> dict[str, str | None]:
 
 def _rows_of_json(text: str, path: str) -> list[Mapping]:
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"descriptions {path}: is no JSON: {error}") from error
+        content = parse_json(text)
+    except NotJson as error:
+        raise UserError(f"descriptions {path} {error}") from error
     if isinstance(content, dict) and not isinstance(content.get("classes"), list):
         return [{"name": key, "description": text} for key, text in content.items()]
     rows = content["classes"] if isinstance(content, dict) else content

@@ -13,7 +13,7 @@ from big_align.data.labels.label_names import match_names
 from big_align.data.labels.prompts import choose_templates
 from big_align.data.labels.templates import fill_templates
 from big_align.data.loading import parallel
-from big_align.data.randomness import PositionRandom
+from big_align.data.loading.randomness import PositionRandom
 from big_align.data.text.caption_check import find_caption_fault
 from big_align.data.text.temperature import share_by_temperature
 from big_align.data.text.tokenizers import Tokenizer

@@ -8,7 +8,8 @@ from typing import Any
 from absl import logging
 
 from big_align.data import files
-from big_align.data.sources.table_source import Row, TableSource, join, read_json
+from big_align.data.json_texts import read_json
+from big_align.data.sources.table_source import Row, TableSource, join
 from big_align.errors import FieldError, UserError, put_in_a_line
 from big_align.nodes import Given
 

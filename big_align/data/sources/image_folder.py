@@ -2,7 +2,6 @@
 
 import codecs
 import glob
-import json
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 from absl import logging
 
 from big_align.data import columns, examples, files, listing
+from big_align.data.json_texts import NotJson, parse_json, read_json
 from big_align.data.sources.csv_source import CsvSource
-from big_align.data.sources.table_source import Row, TableSource, read_json
+from big_align.data.sources.table_source import Row, TableSource
 from big_align.data.table_lines import BadLines, read_text_lines
 from big_align.errors import FieldError, UserError
 
@@ -129,9 +129,9 @@ def _read_lines(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
         if not (line := line.strip(examples.BLANK)):
             continue
         try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            bad.add(number, f" is not JSON: {error}")
+            found = parse_json(line)
+        except NotJson as error:
+            bad.add(number, f" {error}")
             continue
         if isinstance(found, dict):
             yield number, found

@@ -1,7 +1,6 @@
 """Parquet files with encoded images in a column, read a row group at a time."""
 
 import concurrent.futures
-import json
 import os
 from typing import Any
 
@@ -12,6 +11,7 @@ from jaxtyping import Int
 
 from big_align.data import columns, examples, files, listing
 from big_align.data.column_values import is_plain, write_key
+from big_align.data.json_texts import parse_json
 from big_align.data.labels.label_names import Names, UnitedNames, unite_names
 from big_align.data.row_groups import Place, RowGroups, list_fields, open_table, read_group
 from big_align.data.sources import shard_index
@@ -272,10 +272,10 @@ def _unite_names(paths: list[str], label: str | None) -> UnitedNames:
 def _class_names(schema: pa.Schema, label: str) -> Names:
     """Returns the names that the datasets library gives the classes of a column."""
     try:
-        noted = json.loads((schema.metadata or {})[b"huggingface"])
+        noted = parse_json((schema.metadata or {})[b"huggingface"].decode())
         feature = noted["info"]["features"][label]
         names = feature.get("names") or feature.get("feature", {}).get("names")
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return None
     named = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
     return tuple(names) if named else None

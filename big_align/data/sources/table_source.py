@@ -1,9 +1,8 @@
 """Image files named by the rows of a table: rows of one image are one example."""
 
-import json
 import posixpath
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from absl import logging
@@ -124,19 +123,6 @@ class TableSource(ListedSource):
         starts = [rows[group[0]].line for group in groups[::SHARD_SIZE]]
         at = np.searchsorted(starts, list(self.bad_lines), side="right") - 1
         np.add.at(self.broken, np.maximum(at, 0), 1)
-
-
-def read_json(path: str) -> Any:
-    """Returns the value of a JSON file.
-
-    Raises:
-      UserError: it cannot be read or is not JSON.
-    """
-    text = files.read_text(path)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
 
 
 def join(folder: str, image: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int32, Int64
 
-from big_align.data import files
+from big_align.data.json_texts import read_json
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError, put_in_a_line
 from big_align.whole_files import write_whole
@@ -236,11 +236,11 @@ def read_tag_list(path: str) -> TagList:
         field, occurs twice, or has an invalid count, weight or token.
     """
     try:
-        content = json.loads(files.read_text(path))
+        content = read_json(path)
     except FileNotFoundError as error:
         raise UserError(f"tag list {path}: there is no such file; {MAKE}") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"tag list {path}: cannot be read as JSON: {error}") from error
+    except UserError as error:
+        raise UserError(f"tag list {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("tags"), list):
         raise UserError(f"tag list {path}: is no tag list; {MAKE}")
     if content.get("format") is True or content.get("format") != FORMAT:

@@ -1,16 +1,10 @@
 """Byte-level byte-pair encoding (Radford et al. 2019, §2.2), which CLIP and RoBERTa share."""
 
 import functools
-import gzip
-import json
 import math
 import sys
 import unicodedata
-import zlib
 from collections.abc import Mapping
-
-from big_align.data import files
-from big_align.data.package_files import locate
 
 CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 
@@ -52,35 +46,6 @@ def _join_pair(pieces: list[str], pair: tuple[str, str]) -> list[str]:
         else:
             merged.append(piece)
     return merged
-
-
-def read_merges(path: str, published: str) -> list[str]:
-    """Reads merges as they are written, without the version line above them.
-
-    Args:
-      path: text with one merge per line, maybe gzipped, or a `tokenizer.json` of transformers; it
-        may be in a bucket or in a package.
-      published: what to get if the file is missing, for the message.
-
-    Returns:
-      Two pieces with a space between them, the first merge first.
-
-    Raises:
-      ValueError: the file is missing or is none of these.
-    """
-    path = locate(path)
-    try:
-        data = files.files_of(path).read_all(path)
-        text = files.decode(gzip.decompress(data) if path.endswith(".gz") else data)
-        if path.endswith(".json"):
-            merges = json.loads(text)["model"]["merges"]
-            return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
-    except FileNotFoundError as error:
-        raise ValueError(f"merges: no file {path!r}; {published}") from error
-    except (OSError, EOFError, zlib.error, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"merges: {path!r} cannot be read as merges ({error})") from error
-    lines = files.split_lines(text)
-    return lines[1:] if lines == [""] or lines and "#version" in lines[0] else lines
 
 
 @functools.cache

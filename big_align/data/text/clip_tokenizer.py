@@ -14,13 +14,14 @@ from big_align.data.text.byte_pairs import (
     byte_letters,
     character_class,
     merge_pieces,
-    read_merges,
     spell_piece,
 )
 from big_align.data.text.html_entities import unescape
+from big_align.data.text.piece_files import check_ids, read_ids, read_merges
 
 NUM_MERGES = 49152 - 256 - 2  # the published file holds more lines than the model has ids
 START, END = "<|startoftext|>", "<|endoftext|>"
+PUBLISHED = "CLIP publishes bpe_simple_vocab_16e6.txt.gz"
 
 # CLIP splits clean text into contractions, letters, single digits, and other signs. A special token
 # that is spelled out in a caption is plain text, so that it cannot end the caption.
@@ -135,12 +136,21 @@ def list_merges(path: str) -> list[tuple[str, str]]:
       Pairs of pieces; earlier ones are merged first.
 
     Raises:
-      ValueError: the file is missing or is not such a list.
+      ValueError: the file is missing or is not such a list, or it gives pieces other ids than
+        CLIP's, which follow from the merges.
     """
-    lines = read_merges(path, "CLIP publishes bpe_simple_vocab_16e6.txt.gz")[:NUM_MERGES]
-    pairs = [tuple(line.split()) for line in lines]
+    pairs = [tuple(line.split()) for line in read_merges(path, PUBLISHED)[:NUM_MERGES]]
     if len(pairs) != NUM_MERGES or any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"merges: {path!r} does not hold {NUM_MERGES} pairs of pieces")
+    pieces = [(piece, number) for number, piece in enumerate(list_pieces(pairs))]
+    ids = check_ids(pieces, f"merges: {path!r}")
+    if path.endswith(".json"):
+        for piece, number in read_ids(path, (START, END), PUBLISHED).items():
+            if ids.get(piece) != number:
+                raise ValueError(
+                    f"merges: {path!r} gives {piece!r} the id {number}; by the merges there it is "
+                    f"{ids.get(piece, 'no piece')}, as in CLIP"
+                )
     return pairs
 
 

@@ -9,16 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Int32
 
-from big_align.data import files
-from big_align.data.package_files import locate
 from big_align.data.text.byte_pairs import (
     CONTRACTIONS,
     byte_letters,
     character_class,
     merge_pieces,
-    read_merges,
     spell_piece,
 )
+from big_align.data.text.piece_files import read_ids, read_merges
 
 START, PAD, END, UNKNOWN = "<s>", "<pad>", "</s>", "<unk>"
 PUBLISHED = "RoBERTa is published with vocab.json and merges.txt"
@@ -107,40 +105,15 @@ def _words(letters: str, numbers: str) -> re.Pattern[str]:
 
 
 def read_vocabulary(path: str) -> dict[str, int]:
-    """Reads RoBERTa's vocabulary.
+    """Reads RoBERTa's vocabulary: ids by piece, special tokens included.
 
     Args:
       path: a `vocab.json`, which gives every piece its id, or a `tokenizer.json` of transformers.
 
-    Returns:
-      Ids by piece, special tokens included.
-
     Raises:
-      ValueError: the file is missing or is none of these, lacks a special token, or its ids are
-        not the numbers from 0 on, each once.
+      ValueError: `read_ids` refuses it.
     """
-    path = locate(path)
-    try:
-        ids = json.loads(files.read_text(path))
-        if isinstance(ids.get("model"), dict):
-            added = {token["content"]: token["id"] for token in ids["added_tokens"]}
-            ids = ids["model"]["vocab"] | added
-    except FileNotFoundError as error:
-        raise ValueError(f"vocabulary: no file {path!r}; {PUBLISHED}") from error
-    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
-        message = f"vocabulary: {path!r} cannot be read as a vocabulary ({error!r}); {PUBLISHED}"
-        raise ValueError(message) from error
-    if missing := [token for token in (START, PAD, END, UNKNOWN) if token not in ids]:
-        raise ValueError(f"vocabulary: {path!r} lacks {', '.join(missing)}; {PUBLISHED}")
-    seen: set[int] = set()
-    for piece, number in ids.items():
-        if type(number) is not int or number in seen or not 0 <= number < len(ids):
-            raise ValueError(
-                f"vocabulary: {path!r} gives {piece!r} the id {number!r}; the ids of its "
-                f"{len(ids)} pieces must be 0 to {len(ids) - 1}, each once"
-            )
-        seen.add(number)
-    return ids
+    return read_ids(path, (START, PAD, END, UNKNOWN), PUBLISHED)
 
 
 def list_merges(path: str) -> list[tuple[str, str]]:

@@ -15,11 +15,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Int32
 
-from big_align.data import files, tensorflow_on_cpu
+from big_align.data import tensorflow_on_cpu
 from big_align.data.labels.classes import read_classes
-from big_align.data.package_files import locate
 from big_align.data.text.bert_texts import clean_for_bert
 from big_align.data.text.clip_tokenizer import ClipTokenizer
+from big_align.data.text.piece_files import read_ids
 from big_align.errors import UserError, tell_in_a_line
 from big_align.words import compose, fold_text, is_sign, split_at_spaces, split_signs
 
@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PUBLISHED = "python -m big_align.tools.build_vocab makes a vocabulary"
 
 
 @runtime_checkable
@@ -283,26 +284,9 @@ def list_wordpieces(vocabulary: str) -> list[str]:
       Pieces in the order of their ids.
 
     Raises:
-      ValueError: the file is missing, cannot be read, or lacks a special token.
+      ValueError: `read_ids` refuses it.
     """
-    make = "python -m big_align.tools.build_vocab makes a vocabulary"
-    vocabulary = locate(vocabulary)
-    try:
-        text = files.read_text(vocabulary)
-        if vocabulary.endswith(".json"):
-            ids = json.loads(text).get("model", {}).get("vocab", {})
-            pieces = sorted(ids, key=ids.__getitem__)
-        else:
-            pieces = files.split_lines(text)
-    except FileNotFoundError as error:
-        raise ValueError(f"vocabulary: no file {vocabulary!r}; {make}") from error
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
-        reason = tell_in_a_line(error)
-        raise ValueError(f"vocabulary: {vocabulary!r} cannot be read: {reason}") from error
-    missing = [token for token in SPECIAL_TOKENS[:4] if token not in pieces]
-    if missing:
-        raise ValueError(f"vocabulary: {vocabulary!r} lacks {', '.join(missing)}; {make}")
-    return pieces
+    return list(read_ids(vocabulary, SPECIAL_TOKENS[:4], PUBLISHED))
 
 
 def _check_length(length: int, least: int) -> None:

@@ -10,9 +10,9 @@ from jaxtyping import Int
 
 from big_align.data.examples import BrokenExample
 from big_align.data.loading.mixture import interleave
+from big_align.data.loading.randomness import PositionRandom
 from big_align.data.loading.rows import RowStream, Visit
 from big_align.data.loading.stream import Location
-from big_align.data.randomness import PositionRandom
 from big_align.data.tf_data.frames import Frame, FrameTransform
 from big_align.data.tf_data.jpeg_header import read_plain_jpeg
 from big_align.data.workers.batch_memory import Row

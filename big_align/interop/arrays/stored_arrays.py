@@ -5,8 +5,6 @@ memory of the process for as long as the map lives, so reading a file through it
 was read would take twice the size of the file.
 """
 
-import collections
-import json
 import math
 import os
 import pathlib
@@ -16,6 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from big_align.data.files import decode
+from big_align.data.json_texts import NotJson
+from big_align.data.json_texts import parse_json as parse_any_json
 from big_align.errors import WeightFileError
 
 DTYPES = {
@@ -46,11 +46,8 @@ LONGEST_HEADER = 100_000_000
 LONGEST_NAME, MOST_AXES, LARGEST_SIZE = 1000, 32, 2**48
 """No array has a longer name, more axes, or more elements along one; 32 is NumPy's own limit."""
 
-JSON_VALUES, BYTES_OF_A_VALUE = 1_000_000, 16
-"""JSON may have this many values, and one more per this many of its bytes.
-
-A value of two bytes takes more than a hundred bytes in memory.
-"""
+BYTES_OF_A_VALUE = 16
+"""Bytes of JSON for each value beyond the first million; names of arrays are longer."""
 
 
 class BinaryFile:
@@ -181,7 +178,7 @@ def parse_json(text: bytes, where: str) -> dict[str, Any]:
       where: what it is, for messages.
 
     Raises:
-      WeightFileError: it is not a JSON object, has a name twice, or has too many values.
+      WeightFileError: it is not a JSON object, or none that `data.json_texts` takes.
     """
     parsed = _parse(text, where)
     if not isinstance(parsed, dict):
@@ -198,21 +195,9 @@ def parse_json_list(text: bytes, where: str) -> list[Any]:
 
 
 def _parse(text: bytes, where: str) -> Any:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) < len(pairs):
-            counts = collections.Counter(name for name, _ in pairs)
-            raise WeightFileError(f"{where} has {counts.most_common(1)[0][0][:100]!r} twice")
-        return made
-
-    values = sum(map(text.count, (b",", b"[", b"{")))
-    if values > JSON_VALUES + len(text) // BYTES_OF_A_VALUE:
-        raise WeightFileError(
-            f"{where} has {values} values in {len(text)} bytes, more than any model needs"
-        )
     try:
-        return json.loads(decode(text), object_pairs_hook=once)
-    except WeightFileError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise WeightFileError(f"{where} is not JSON: {error}") from error
+        return parse_any_json(decode(text), BYTES_OF_A_VALUE)
+    except NotJson as error:
+        raise WeightFileError(f"{where} {error}") from error
+    except ValueError as error:
+        raise WeightFileError(f"{where} is not JSON: it {error}") from error

@@ -1,0 +1,87 @@
+"""The one parser of JSON that others wrote, within bounds on what it makes of a text."""
+
+import collections
+import json
+from typing import Any
+
+from big_align.data import files
+from big_align.errors import UserError, put_in_a_line
+
+DEEPEST = 100
+"""Lists and objects inside of each other; what goes through them calls itself for each."""
+MOST_VALUES, BYTES_OF_A_VALUE = 1_000_000, 4
+"""A text may have this many values, and one more per this many of its characters.
+
+A value of two characters takes more than a hundred bytes in memory.
+"""
+
+
+class NotJson(ValueError):
+    """A text that is not JSON, or is JSON that nothing here takes.
+
+    The message follows what the text is, as in "is not JSON: Expecting value".
+    """
+
+
+def parse_json(text: str, bytes_of_a_value: int = BYTES_OF_A_VALUE) -> Any:
+    """Parses JSON.
+
+    Args:
+      text: without a byte-order mark.
+      bytes_of_a_value: characters for each value beyond the first million.
+
+    Raises:
+      NotJson: it is not JSON, an object has a name twice, it is nested more than `DEEPEST` deep, or
+        it has more values than its length explains.
+    """
+    opened = text.count("[") + text.count("{")
+    values = opened + text.count(",")
+    if values > MOST_VALUES + len(text) // bytes_of_a_value:
+        raise _unusable(f"it has {values} values in {len(text)} bytes, more than it can need")
+    try:
+        parsed = json.loads(text, object_pairs_hook=_name_once)
+    except RecursionError as error:
+        raise _unusable(f"it is nested more than {DEEPEST} deep") from error
+    except NotJson:
+        raise
+    except ValueError as error:  # also for integers with thousands of digits
+        raise NotJson(f"is not JSON: {put_in_a_line(str(error))}") from error
+    if opened > DEEPEST and _is_deep(parsed):
+        raise _unusable(f"it is nested more than {DEEPEST} deep")
+    return parsed
+
+
+def read_json(path: str) -> Any:
+    """Returns the value of a JSON file, local or remote.
+
+    Raises:
+      MissingFile: there is no such file.
+      UserError: it cannot be read, or `parse_json` refuses it; the message names it.
+    """
+    text = files.read_text(path)
+    try:
+        return parse_json(text)
+    except NotJson as error:
+        raise UserError(f"{path} {error}") from error
+
+
+def _unusable(why: str) -> NotJson:
+    return NotJson(f"is not JSON that can be used: {why}")
+
+
+def _name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        counts = collections.Counter(name for name, _ in pairs)
+        raise _unusable(f"it has {counts.most_common(1)[0][0][:100]!r} twice in an object")
+    return made
+
+
+def _is_deep(value: Any) -> bool:
+    """Returns whether a value is too deep, without going deep itself."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        level = [each for each in level if isinstance(each, dict | list)]
+        below = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [inner for values in below for inner in values]
+    return bool(level)
