@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Shaped
 
-from big_align.data import files
+from big_align.disk.regular_files import read_regular
 from big_align.errors import UserError, put_in_a_line
 from big_align.whole_files import open_whole, remove_leftovers, write_whole
 
@@ -160,7 +160,7 @@ def read_description(path: pathlib.Path, version: int, fields: Sequence[str]) ->
       UserError: it is not such an object.
     """
     try:
-        found = json.loads(files.read_regular(path).decode("utf-8"))
+        found = json.loads(read_regular(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error})") from error
     there = found.get("format") if isinstance(found, dict) else None
