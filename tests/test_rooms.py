@@ -83,8 +83,8 @@ def test_rooms_import_no_circle():
 
 
 BELOW_TRAINING = (
-    "losses", "models", "devices", "distributed", "sharding", "row_tables", "tf_records", "types",
-    "whole_files",
+    "losses", "models", "devices", "disk", "distributed", "sharding", "row_tables", "tf_records",
+    "types", "whole_files",
 )  # fmt: skip
 
 

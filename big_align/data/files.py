@@ -5,15 +5,14 @@ import contextlib
 import functools
 import glob
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from big_align.data import tensorflow_on_cpu
+from big_align.disk.regular_files import open_regular, read_regular
 from big_align.errors import MissingFile, UserError, tell_in_a_line
 
-MEMBER_MAX = 2**30  # bytes of an image or a text; a larger one would fill the memory
 PAUSES = 1.0, 5.0  # seconds before a remote file that could not be read is tried again
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -60,39 +59,6 @@ class Files(Protocol):
 
     def read_all(self, path: str) -> bytes:
         """Reads a file; a local one must be no larger than `MEMBER_MAX`."""
-
-
-def open_regular(path: str | os.PathLike) -> int:
-    """Opens a local file for reading; returns its descriptor.
-
-    Anything but a regular file is refused: a pipe waits for a writer, and a device never ends.
-
-    Raises:
-      OSError: it cannot be opened, or is a folder, a pipe or a device; the message names it.
-    """
-    try:
-        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except ValueError as error:  # a zero byte in the path
-        raise OSError(f"{os.fspath(path)!a}: {error}") from error
-    mode = os.fstat(number).st_mode
-    if stat.S_ISREG(mode):
-        return number
-    os.close(number)
-    kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"))
-    kind = next((kind for test, kind in kinds if test(mode)), "a device")
-    raise OSError(f"{os.fspath(path)} is {kind}, not a file")
-
-
-def read_regular(path: str | os.PathLike) -> bytes:
-    """Reads all of a local file.
-
-    Raises OSError like `open_regular`, or if the file is larger than `MEMBER_MAX`.
-    """
-    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MEMBER_MAX:
-            raise OSError(f"{os.fspath(path)} has {size} bytes; at most {MEMBER_MAX} are read")
-        return file.read()
 
 
 class _Descriptor:

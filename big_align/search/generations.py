@@ -2,6 +2,7 @@
 
 import pathlib
 import shutil
+import zlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Int
 
+from big_align.errors import UserError
 from big_align.search.index_folder import (
     CAPTIONS,
     IMAGES,
@@ -52,7 +54,7 @@ def draft(
 def are_same(there: IndexGeneration, here: IndexGeneration) -> bool:
     """Returns whether the tables of two generations are equal, except for ends of thumbnails."""
     return (
-        there.images.drop_columns("end").equals(here.images)
+        there.images.drop_columns(["end", "crc32"]).equals(here.images)
         and there.captions.equals(here.captions)
         and there.metadata.equals(here.metadata)
     )
@@ -76,6 +78,7 @@ def write(
 
     Raises:
       OSError: it cannot be written; the message names the folder.
+      UserError: an embedding is not finite, or a thumbnail of `old` is damaged.
     """
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir()
@@ -84,12 +87,10 @@ def write(
             sources = [pending[kind].read_vectors()]
             sources = [old.vectors[kind] if old else sources[0][:0], *sources]
             _gather_rows(path / f"{kind}.npy", sources, places[kind])
-        thumbnails = [([], np.zeros(0, np.uint8)), pending[IMAGES].read_blobs()[::-1]]
-        if old is not None:
-            thumbnails[0] = old.images["end"].to_pylist(), old.thumbnails
-        ends = _gather_blobs(path / THUMBNAILS, thumbnails, places[IMAGES])
+        ends, sums = _gather_thumbnails(path / THUMBNAILS, old, pending[IMAGES], places[IMAGES])
+        images = drafted.images.append_column("end", pa.array(ends, pa.int64()))
         tables = {
-            f"{IMAGES}.parquet": drafted.images.append_column("end", pa.array(ends, pa.int64())),
+            f"{IMAGES}.parquet": images.append_column("crc32", pa.array(sums, pa.uint32())),
             f"{CAPTIONS}.parquet": drafted.captions,
             METADATA: drafted.metadata,
         }
@@ -116,22 +117,25 @@ def _gather_rows(
             is_first, block = part < len(first), np.empty((len(part), shape[1]), second.dtype)
             block[is_first] = first[part[is_first]]
             block[~is_first] = second[part[~is_first] - len(first)]
+            if not (finite := np.isfinite(block).all(axis=1)).all():
+                row = start + int(np.argmin(finite))
+                raise UserError(f"{path}: row {row} is not finite: the model has made it so")
             file.write(block.tobytes())
 
 
-def _gather_blobs(
+def _gather_thumbnails(
     path: pathlib.Path,
-    sources: Sequence[tuple[Sequence[int], np.ndarray]],
+    old: IndexGeneration | None,
+    pending: PendingRows,
     places: Int[np.ndarray, "n"],
-) -> list[int]:
-    """Writes stretches of bytes of two sources one after another; returns where each ends."""
-    bounds = []
-    for ends, content in sources:
-        bounds += [(content, *pair) for pair in zip([0, *ends], ends, strict=False)]
-    written, ends = 0, []
+) -> tuple[list[int], list[int]]:
+    """Writes thumbnails one after another; returns where each ends, and their checksums."""
+    before, written, ends, sums = len(old.images) if old else 0, 0, [], []
     with path.open("wb") as file:
         for place in places.tolist():
-            content, start, end = bounds[place]
-            written += file.write(content[start:end].tobytes())
+            first = place < before
+            jpeg = old.read_thumbnail(place) if first else pending.read_blob(place - before)
+            written += file.write(jpeg)
             ends.append(written)
-    return ends
+            sums.append(zlib.crc32(jpeg))
+    return ends, sums

@@ -24,6 +24,7 @@ from big_align.search.index_folder import (
     LOCK,
     FolderLock,
     IndexGeneration,
+    add_up_generation,
     generation_folder,
     read_generation,
     read_info,
@@ -110,12 +111,12 @@ class IndexBuilder:
                 raise UserError(f"{folder} holds other files; give another --output")
             zeros = np.zeros((512, 512, 3), np.uint8)
             dim = model.embed_images(zeros).shape[1]
-            fresh = {"dim": dim, "generation": 0, "search": {}}
+            fresh = {"dim": dim, "generation": 0, "search": {}, "files": {}}
             self._info = self._settings | self._made_by | fresh
 
     def _read_info(self) -> dict[str, Any]:
         """Reads what the index says about itself; it must have the weights and settings of this."""
-        there = {"architecture": self._settings["architecture"]} | read_info(self._folder)
+        there = read_info(self._folder)
         if text := there["transform"]:  # which was kept as given, in another form
             there["transform"] = self._model.with_transform(text).preprocessing.transform
         check_same(self._folder, {field: there[field] for field in self._settings}, self._settings)
@@ -148,7 +149,8 @@ class IndexBuilder:
             write_info(self._folder, self._info)
             old = None
             if self._info["generation"]:
-                old = read_generation(generation_folder(self._folder, self._info))
+                path = generation_folder(self._folder, self._info)
+                old = read_generation(path, self._info["files"])
             remove_others(self._folder, self._info["generation"])
             settings = self._info["dim"], self._info["dtype"]
             pending = {kind: PendingRows(self._folder, kind, *settings) for kind in KINDS}
@@ -267,12 +269,13 @@ class IndexBuilder:
         number = self._info["generation"] + 1
         path = self._folder / f"{number:06d}"
         generations.write(path, drafted, old, pending, dict(zip(KINDS, places, strict=True)))
-        made = read_generation(path)
+        made = read_generation(path, {})
         search = {}
         for kind in KINDS:
             search[kind] = self._prepare(made, kind, path / f"{kind}.scann", **wanted)
         counts = {"images": len(made.images), "captions": len(made.captions)}
         self._info |= counts | {"generation": number, "search": search, "wanted": dict(wanted)}
+        self._info["files"] = add_up_generation(path)
         write_info(self._folder, self._info)
         remove_others(self._folder, number)
 

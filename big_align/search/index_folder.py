@@ -2,7 +2,8 @@
 
 `index.json` names a generation, a folder with everything that is searched. A generation is never
 changed: a run that has something new writes the next one whole, and then replaces `index.json`.
-Whatever is not named there was left by a stopped run.
+Whatever is not named there was left by a stopped run. `index.json` has the checksums of a
+generation's files, which are compared when it is read; a thumbnail's is compared when it is shown.
 """
 
 import dataclasses
@@ -11,6 +12,8 @@ import json
 import os
 import pathlib
 import shutil
+import zlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,16 +22,20 @@ import pyarrow.parquet as pq
 from jaxtyping import Float
 
 from big_align.data.precomputed.shard_files import read_description
+from big_align.disk import file_checksums
+from big_align.disk.file_checksums import SEAL
+from big_align.disk.regular_files import check_regular
 from big_align.errors import UserError, put_in_a_line
 from big_align.whole_files import write_whole
 
-FORMAT = 1
+FORMAT = 2
 INFO, LOCK = "index.json", "lock"
 IMAGES, CAPTIONS = "images", "captions"
 KINDS = (IMAGES, CAPTIONS)
 """What an index holds embeddings of."""
 METADATA, THUMBNAILS = "metadata.parquet", "thumbnails.bin"
-FIELDS = ("model", "weights", "transform", "dim", "dtype", "thumbnail", "generation", "search")
+FIELDS = ("model", "weights", "architecture", "transform", "dim", "dtype", "thumbnail")
+FIELDS += ("generation", "search", "files")
 TEXTS = ("model", "weights", "transform", "dtype")
 """Fields that are texts, or null."""
 
@@ -39,7 +46,7 @@ class IndexGeneration:
 
     Attributes:
       images: one row per image: `name`, `key`, `signature`, the numbers of its `captions`, and the
-        `end` of its thumbnail.
+        `end` and the `crc32` of its thumbnail.
       captions: one row per text, `text`; each text is there once.
       metadata: the columns that filters compare, one row per image.
       vectors: embeddings of unit length by kind, memory-mapped; those of captions have no rows
@@ -54,9 +61,20 @@ class IndexGeneration:
     thumbnails: np.ndarray
 
     def read_thumbnail(self, row: int) -> bytes:
-        """Returns the JPEG of an image; empty if thumbnails were not wanted."""
+        """Returns the JPEG of an image; empty if thumbnails were not wanted.
+
+        Raises:
+          UserError: it is not what was written.
+        """
         ends = self.images["end"]
-        return self.thumbnails[ends[row - 1].as_py() if row else 0 : ends[row].as_py()].tobytes()
+        jpeg = self.thumbnails[ends[row - 1].as_py() if row else 0 : ends[row].as_py()].tobytes()
+        if zlib.crc32(jpeg) != self.images["crc32"][row].as_py():
+            where = getattr(self.thumbnails, "filename", THUMBNAILS)
+            raise UserError(
+                f"{where}: the thumbnail of row {row} is not what was written (CRC-32); remove the "
+                "index and build it again"
+            )
+        return jpeg
 
 
 def read_info(folder: pathlib.Path) -> dict[str, Any]:
@@ -73,12 +91,20 @@ def read_info(folder: pathlib.Path) -> dict[str, Any]:
     info = read_description(path, FORMAT, FIELDS)
     if strange := [field for field in TEXTS if not isinstance(info[field], str | None)]:
         raise UserError(f"{path}: `{strange[0]}` is no text; it is not as it was written")
+    if not isinstance(info["files"], dict):
+        raise UserError(f"{path}: `files` is no object; it is not as it was written")
+    if SEAL in info and not file_checksums.is_sealed(info):
+        raise UserError(
+            f"{path} is not as it was written (its {SEAL}): copy or build the index again, or "
+            f"remove {SEAL} if it was changed on purpose"
+        )
     return info
 
 
 def write_info(folder: pathlib.Path, info: dict[str, Any]) -> None:
     """Replaces what an index says about itself, as a whole."""
-    text = json.dumps({"format": FORMAT} | info, indent=1, ensure_ascii=False)
+    sealed = file_checksums.seal({"format": FORMAT} | info)
+    text = json.dumps(sealed, indent=1, ensure_ascii=False)
     write_whole(folder / INFO, f"{text}\n".encode("utf-8", "backslashreplace"))
 
 
@@ -96,26 +122,35 @@ def generation_folder(folder: pathlib.Path, info: dict[str, Any]) -> pathlib.Pat
     return folder / f"{number:06d}"
 
 
-def read_generation(path: pathlib.Path) -> IndexGeneration:
+def add_up_generation(path: pathlib.Path) -> dict[str, list[int]]:
+    """Returns sizes and checksums of the files of a generation, for `files` of `index.json`."""
+    names = [name for name in file_checksums.list_files(path) if name != THUMBNAILS]
+    return file_checksums.add_up(path, names)
+
+
+def read_generation(path: pathlib.Path, files: Mapping[str, Sequence[int]]) -> IndexGeneration:
     """Reads a generation; embeddings and thumbnails are memory-mapped.
 
+    Args:
+      path: its folder.
+      files: sizes and checksums of its files; those that it leaves out are not compared.
+
     Raises:
-      UserError: a file is missing or damaged; the message names the folder.
+      UserError: a file is missing or is not what was written; the message names it.
     """
     try:
+        if fault := file_checksums.find_fault(path, files):
+            raise ValueError(fault)
+        check_regular(path / THUMBNAILS)
         found = IndexGeneration(
             *(pq.read_table(path / f"{name}.parquet") for name in KINDS),
             pq.read_table(path / METADATA),
             {kind: np.load(path / f"{kind}.npy", mmap_mode="r") for kind in KINDS},
             _map_bytes(path / THUMBNAILS),
         )
-        counts = [len(found.images), len(found.captions), len(found.images)]
-        rows = [len(found.vectors[IMAGES]), len(found.captions), len(found.metadata)]
-        if counts != rows or len(found.vectors[CAPTIONS]) not in (0, len(found.captions)):
-            raise ValueError("its files do not have equally many rows")
         if len(found.images) and found.images["end"][-1].as_py() != len(found.thumbnails):
             raise ValueError(f"{THUMBNAILS} is not whole")
-    except (OSError, EOFError, ValueError, LookupError, pa.ArrowException) as error:
+    except (OSError, EOFError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
         reason = put_in_a_line(str(error))
         raise UserError(
             f"{path} cannot be read ({reason}); remove the index and build it again"
@@ -137,7 +172,7 @@ def open_generation(
         info = read_info(folder)
         path = generation_folder(folder, info)
         try:
-            return info, path, read_generation(path)
+            return info, path, read_generation(path, info["files"])
         except UserError:
             if read_info(folder)["generation"] == info["generation"]:
                 raise

@@ -3,12 +3,14 @@
 import json
 import os
 import pathlib
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from big_align.disk.regular_files import open_given
 from big_align.whole_files import naming
 
 Record = list[Any]
@@ -18,7 +20,8 @@ Record = list[Any]
 class PendingRows:
     """Rows that are appended to three files; a row counts once its line in the last is complete.
 
-    So a process can be killed at any time. The next one cuts off what is incomplete.
+    So a process can be killed at any time. The next one cuts off what is incomplete, and whatever
+    follows a row that is not as it was written: a line ends with the checksum of its row.
 
     Args:
       folder: the folder of the index.
@@ -42,22 +45,24 @@ class PendingRows:
 
     def _recover(self) -> None:
         """Reads the rows that are complete, and cuts off the rest."""
-        vectors, blobs, rows = self._paths
-        have, room = vectors.stat().st_size // self._row_bytes, blobs.stat().st_size
         size = 0
-        for line in rows.read_bytes().splitlines(keepends=True):
-            try:
-                record, end = json.loads(line) if line.endswith(b"\n") else (None, room + 1)
-            except ValueError:
-                break
-            if end > room or len(self.records) == have:
-                break
-            self.records.append(record)
-            self._ends.append(end)
-            size += len(line)
-        os.truncate(vectors, len(self.records) * self._row_bytes)
-        os.truncate(blobs, self._ends[-1])
-        os.truncate(rows, size)
+        vectors, blobs, rows = map(open_given, self._paths)
+        with vectors, blobs, rows:
+            for line in rows:
+                try:
+                    record, end, crc32 = json.loads(line)
+                    blob = blobs.read(end - self._ends[-1])
+                except (ValueError, TypeError, RecursionError):
+                    break
+                vector = vectors.read(self._row_bytes)
+                if _write_line(record, end, vector, blob) != line:
+                    break
+                self.records.append(record)
+                self._ends.append(end)
+                size += len(line)
+        sizes = len(self.records) * self._row_bytes, self._ends[-1], size
+        for path, length in zip(self._paths, sizes, strict=True):
+            os.truncate(path, length)
 
     @property
     def _row_bytes(self) -> int:
@@ -81,8 +86,10 @@ class PendingRows:
         """
         blobs = blobs or [b""] * len(records)
         ends = self._ends[-1] + np.cumsum([len(blob) for blob in blobs])
-        lines = [json.dumps([r, int(e)]) + "\n" for r, e in zip(records, ends, strict=True)]
-        contents = values.astype(self._dtype).tobytes(), b"".join(blobs), "".join(lines).encode()
+        vectors = [row.tobytes() for row in values.astype(self._dtype)]
+        rows = zip(records, ends.tolist(), vectors, blobs, strict=True)
+        lines = [_write_line(*row) for row in rows]
+        contents = (b"".join(part) for part in (vectors, blobs, lines))
         for path, content in zip(self._paths, contents, strict=True):  # the lines come last
             with naming(path), path.open("ab") as file:
                 file.write(content)
@@ -98,13 +105,19 @@ class PendingRows:
             return np.zeros(shape, self._dtype)
         return np.memmap(self._paths[0], self._dtype, "r", shape=shape)
 
-    def read_blobs(self) -> tuple[np.ndarray, list[int]]:
-        """Returns the bytes of all rows, concatenated and memory-mapped, and where each ends."""
-        if not self._ends[-1]:
-            return np.zeros(0, np.uint8), self._ends[1:]
-        return np.memmap(self._paths[1], np.uint8, "r"), self._ends[1:]
+    def read_blob(self, number: int) -> bytes:
+        """Returns the bytes that go with a row."""
+        with open_given(self._paths[1]) as file:
+            file.seek(self._ends[number])
+            return file.read(self._ends[number + 1] - self._ends[number])
 
     def remove(self) -> None:
         """Removes the files."""
         for path in reversed(self._paths):
             path.unlink(missing_ok=True)
+
+
+def _write_line(record: Record, end: int, vector: bytes, blob: bytes) -> bytes:
+    """Returns the line of a row: its record, where its bytes end, and the checksum of all."""
+    crc32 = zlib.crc32(blob, zlib.crc32(vector, zlib.crc32(json.dumps([record, end]).encode())))
+    return json.dumps([record, end, crc32]).encode() + b"\n"

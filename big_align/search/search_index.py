@@ -73,6 +73,7 @@ class SearchIndex:
     def __init__(self, folder: str | os.PathLike, model: str | LoadedModel | None = None):
         self._folder, self._given = pathlib.Path(folder).expanduser(), model
         self.info, self._path, self.contents = open_generation(self._folder)
+        self._searchers: dict[str, ScannRows | None] = {}
 
     def __len__(self) -> int:
         return len(self.contents.images)
@@ -240,7 +241,7 @@ class SearchIndex:
         return model
 
     def _check(self, what: str, digest: str | None) -> None:
-        """Raises a UserError if the model differs; indexes of earlier versions lack digests."""
+        """Raises a UserError if the model differs; an index without texts has no `tokenizer`."""
         if digest != self.info.get(what, digest):
             given = isinstance(self._given, LoadedModel)
             model = "the given model" if given else self._given or self.info["model"]
@@ -300,8 +301,12 @@ class SearchIndex:
         name = self.contents.images["name"][row].as_py()
         return Hit(row, score, name, captions, metadata)
 
-    @functools.cache  # noqa: B019  # one of each kind for as long as the index lives
     def _scann(self, kind: str) -> ScannRows | None:
+        if kind not in self._searchers:
+            self._searchers[kind] = self._load_scann(kind)
+        return self._searchers[kind]
+
+    def _load_scann(self, kind: str) -> ScannRows | None:
         searched = self.info["search"]
         noted = searched.get(kind) if isinstance(searched, dict) else None
         scann = isinstance(noted, dict) and noted.get("method") == "scann"

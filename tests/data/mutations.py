@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import example_kinds as examples
 import folder_kinds as folders
+import index_kinds as indexes
 import list_kinds as lists
 import table_kinds as tables
 import tf_kinds
@@ -52,6 +53,7 @@ KINDS = {
     "classes.txt": Kind(lists.write_classes("txt"), lists.read_class_list("txt")),
     "tags": Kind(lists.write_tags, lists.read_tags, lists.TAG_FAULTS),
     "embeddings": Kind(lists.write_embedded, lists.read_embedded, lists.EMBEDDING_FAULTS),
+    "index": Kind(indexes.write_index, indexes.read_index, indexes.FAULTS, sealed=True),
     "csv.rows": Kind(
         tables.write_table, tables.read_as("csv", "x.csv"), vary(tables.write_table, ROWS)
     ),

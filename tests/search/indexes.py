@@ -53,7 +53,8 @@ def build(
 
 def read(folder: pathlib.Path):
     """Returns the generation of an index."""
-    return read_generation(generation_folder(folder, read_info(folder)))
+    info = read_info(folder)
+    return read_generation(generation_folder(folder, info), info["files"])
 
 
 def list_thumbnails(found) -> list[bytes]:

@@ -5,21 +5,24 @@ import shutil
 
 import pytest
 
+from big_align.disk.file_checksums import SEAL
 from big_align.errors import UserError
 from big_align.search.search_index import SearchIndex
 
 
+@pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize(
     ("field", "value"),
     [("search", None), ("search", {}), ("search", {"images": 3}), ("search", {"images": {}})]
     + [("search", {"images": {"method": "scann"}}), ("transform", 3), ("model", ["x"])]
-    + [("generation", "x"), ("format", None)],
+    + [("generation", "x"), ("format", None), ("files", [])],
 )
-def test_a_field_that_is_something_else(model, table_index, tmp_path, field, value):
+def test_a_field_that_is_something_else(model, table_index, tmp_path, field, value, sealed):
     folder = tmp_path / "index"
     shutil.copytree(table_index, folder)
     path = folder / "index.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    info = json.loads(path.read_text()) | {field: value}
+    path.write_text(json.dumps({k: v for k, v in info.items() if sealed or k != SEAL}))
     with pytest.raises(UserError) as error:
         SearchIndex(str(folder), model).search("a dog")
     assert str(folder) in str(error.value) and "\n" not in str(error.value)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from big_align.search import generations
-from big_align.search.index_folder import CAPTIONS, IMAGES, read_generation
+from big_align.search.index_folder import CAPTIONS, IMAGES, add_up_generation, read_generation
 from big_align.search.metadata import empty_metadata
 from big_align.search.pending_rows import PendingRows
 from big_align.search.source_entries import IndexEntry
@@ -53,7 +53,7 @@ def test_a_generation_that_does_not_fit_is_told_and_is_written_later(tmp_path, s
     with limit_files(size), pytest.raises(OSError, match=str(path)):
         generations.write(path, drafted, None, pending, places)
     generations.write(path, drafted, None, pending, places)
-    found = read_generation(path)
+    found = read_generation(path, add_up_generation(path))
     np.testing.assert_array_equal(found.vectors[IMAGES], VALUES[::-1])
     assert found.vectors[CAPTIONS].shape == (0, 64)
     assert found.read_thumbnail(59) == blobs[0]

@@ -4,6 +4,7 @@ import json
 import os
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from indexes import (
     TEXTS,
@@ -19,9 +20,9 @@ from indexes import (
 
 from big_align.components.source_flags import open_source
 from big_align.errors import UserError
-from big_align.search import index_building, index_folder
+from big_align.search import generations, index_building, index_folder
 from big_align.search.index_building import IndexBuilder
-from big_align.search.index_folder import FolderLock, read_info
+from big_align.search.index_folder import KINDS, FolderLock, read_info, write_info
 from big_align.search.metadata import MetadataTable
 from big_align.search.pending_rows import PendingRows
 from big_align.search.scann_rows import ScannSettings
@@ -235,8 +236,7 @@ def test_another_model_or_source_into_the_folder_is_refused(model, tmp_path):
     with pytest.raises(UserError, match="has 1 images, .*photos/1.jpg, and --source has none of"):
         build(model, other, tmp_path / "index")
     assert len(load(tmp_path / "index", model)) == 1
-    info = json.loads(before)
-    (tmp_path / "index/index.json").write_text(json.dumps(info | {"weights": "others"}))
+    write_info(tmp_path / "index", json.loads(before) | {"weights": "others"})
     with pytest.raises(UserError, match="weights is 'others' there"):
         build(model, source, tmp_path / "index")
     with pytest.raises(UserError, match="photos holds other files; give another --output"):
@@ -256,8 +256,8 @@ def test_two_processes_do_not_write_one_index(model, tmp_path):
     "content, message",
     [
         ("{", "is not JSON"),
-        ('{"format": 7}', "has format 7; this version reads 1"),
-        ('{"format": 1}', "lacks model, weights"),
+        ('{"format": 7}', "has format 7; this version reads 2"),
+        ('{"format": 2}', "lacks model, weights"),
     ],
 )
 def test_a_damaged_index_is_told(model, tmp_path, content, message):
@@ -279,6 +279,16 @@ def test_a_damaged_generation_is_told(model, tmp_path):
             load(tmp_path / "index", model)
         path.write_bytes(whole)
     assert len(load(tmp_path / "index", model)) == 2
+
+
+def test_an_embedding_that_is_not_finite_ends_the_building(tmp_path):
+    places = {kind: np.arange(2) for kind in KINDS}
+    pending = {kind: PendingRows(tmp_path, kind, 3, "float16") for kind in KINDS}
+    for kind, value in zip(KINDS, (1.0, np.inf), strict=True):
+        pending[kind].append([["a", ""], ["b", ""]], np.array([[1.0] * 3, [value] * 3]))
+    drafted = generations.draft([], ["a", "b"], pa.table({"(row)": []}))
+    with pytest.raises(UserError, match=r"000001/captions.npy: row 1 is not finite"):
+        generations.write(tmp_path / "000001", drafted, None, pending, places)
 
 
 def test_a_table_of_files_and_captions_alone_is_indexed_and_brought_up_to_date(model, tmp_path):
@@ -311,11 +321,11 @@ def test_an_index_that_is_updated_while_it_is_loaded_is_loaded(model, tmp_path, 
     build(model, source, folder)
     inner, updates = index_folder.read_generation, iter([True])
 
-    def read_late(path):
+    def read_late(path, files):
         if next(updates, False):
             write_photos(tmp_path / "photos", {"b.jpg": 2})
             build(model, source, folder)
-        return inner(path)
+        return inner(path, files)
 
     monkeypatch.setattr(index_folder, "read_generation", read_late)
     found = load(folder, model)

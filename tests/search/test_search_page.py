@@ -5,13 +5,14 @@ import shutil
 
 from indexes import TEXTS, encode_photo
 
+from big_align.search.index_folder import write_info
 from tests.pages import read_blocks
 
 
 def test_the_python_of_the_page_runs(table_index, weights, tmp_path, monkeypatch, capsys):
     shutil.copytree(table_index, tmp_path / "workdirs/index")
     info = tmp_path / "workdirs/index/index.json"
-    info.write_text(json.dumps(json.loads(info.read_text()) | {"model": str(weights)}))
+    write_info(info.parent, json.loads(info.read_text()) | {"model": str(weights)})
     (tmp_path / "photo.jpg").write_bytes(encode_photo(3))
     monkeypatch.chdir(tmp_path)
     (block,) = (b for b in read_blocks("docs/search.md") if b.language == "python")

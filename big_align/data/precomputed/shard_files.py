@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Shaped
 
-from big_align.data import files, json_texts
+from big_align.data import json_texts
+from big_align.disk.regular_files import read_regular
 from big_align.errors import UserError, put_in_a_line
 from big_align.whole_files import open_whole, remove_leftovers, write_whole
 
@@ -160,7 +161,7 @@ def read_description(path: pathlib.Path, version: int, fields: Sequence[str]) ->
       UserError: it is not such an object.
     """
     try:
-        found = json_texts.parse_json(files.read_regular(path).decode("utf-8"))
+        found = json_texts.parse_json(read_regular(path).decode("utf-8"))
     except json_texts.NotJson as error:
         raise UserError(f"{path} {error}") from error
     except (OSError, ValueError) as error:

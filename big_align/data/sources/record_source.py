@@ -9,6 +9,7 @@ from absl import logging
 
 from big_align.data import columns, examples, files, listing, tensorflow_on_cpu
 from big_align.data.sources import shard_index
+from big_align.disk.regular_files import MEMBER_MAX
 from big_align.tf_records import CHECKSUM, LENGTH, mask_checksum
 
 
@@ -200,9 +201,9 @@ class _Records:
 
     def __getitem__(self, index: int) -> bytes:
         start, length = self._table[index].tolist()
-        if length > files.MEMBER_MAX:
+        if length > MEMBER_MAX:
             raise examples.BrokenExample(
-                f"the record has {length} bytes; at most {files.MEMBER_MAX} are read"
+                f"the record has {length} bytes; at most {MEMBER_MAX} are read"
             )
         data = self._files.read(self._path, start, length + CHECKSUM)
         if len(data) != length + CHECKSUM:

@@ -12,6 +12,7 @@ import numpy as np
 from absl import logging
 
 from big_align.data import array_files, files
+from big_align.disk.regular_files import open_given
 from big_align.errors import UserError, put_in_a_line
 from big_align.whole_files import open_whole
 
@@ -104,7 +105,7 @@ def _cache_path(index_dir: str, path: str) -> str:
 
 def _load(cache: str, stamp: str) -> ShardIndex | None:
     try:
-        with os.fdopen(files.open_regular(cache), "rb") as file:
+        with open_given(cache) as file:
             saved = array_files.read_arrays(file, ("stamp", *ShardIndex.__dataclass_fields__))
         if str(saved["stamp"]) != stamp:
             return None

@@ -11,6 +11,7 @@ from big_align.data.labels.label_names import UnitedNames
 from big_align.data.labels.name_files import unite_folders
 from big_align.data.sources import shard_index
 from big_align.data.sources.tar_headers import BLOCK, scan_members
+from big_align.disk.regular_files import MEMBER_MAX
 from big_align.errors import put_in_a_line
 from big_align.nodes import Given
 
@@ -227,9 +228,9 @@ def _index(
         if row[2 * slot]:
             first = row[2 * slot] * BLOCK
             wrong.setdefault(key, f"{name} is at byte {offset}, and its like at byte {first}")
-        elif length > files.MEMBER_MAX:
-            wrong.setdefault(key, f"{name} has {length} bytes; at most {files.MEMBER_MAX} are read")
-        row[2 * slot : 2 * slot + 2] = offset // BLOCK, min(length, files.MEMBER_MAX)
+        elif length > MEMBER_MAX:
+            wrong.setdefault(key, f"{name} has {length} bytes; at most {MEMBER_MAX} are read")
+        row[2 * slot : 2 * slot + 2] = offset // BLOCK, min(length, MEMBER_MAX)
     for name in (name for name, key in dotted.items() if key not in rows):
         wrong[name] = f"{name} has several dots: a key ends at the first dot"
     needed = slice(0, 2 * required, 2)

@@ -8,6 +8,7 @@ from typing import Any
 
 from etils import epath
 
+from big_align.disk.regular_files import is_missing, read_regular
 from big_align.errors import tell_in_a_line
 
 FOLDER = "checkpoints"
@@ -34,21 +35,10 @@ def has_steps(folder: epath.Path) -> bool:
     return folder.is_dir() and bool(list_steps(folder))
 
 
-def is_missing(error: Exception) -> bool:
-    """Returns whether an error says that a file is not there or cannot be read.
-
-    Those of a bucket are TensorFlow's. One that says that the bucket cannot be reached, or that
-    this user may not read the file, says nothing about the file.
-    """
-    if isinstance(error, PermissionError):
-        return False
-    return isinstance(error, OSError) or type(error).__name__ == "NotFoundError"
-
-
 def read_record(checkpoint: epath.Path) -> dict[str, Any] | None:
     """Reads what a checkpoint was made with; None if it cannot be read."""
     try:
-        found = json.loads((checkpoint / "record" / "metadata").read_text())
+        found = json.loads(read_regular(checkpoint / "record" / "metadata"))
     except (ValueError, RecursionError):
         return None
     except Exception as error:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from orbax.checkpoint._src.path import atomicity, atomicity_defaults
 
+from big_align.disk import file_checksums
 from big_align.errors import DamagedCheckpoint
-from big_align.training.saving import checksums
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import TrainState
 
@@ -156,7 +156,7 @@ def test_a_file_that_may_not_be_read_is_not_damaged(saved, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(checksums, "_add_up", refuse)
+    monkeypatch.setattr(file_checksums, "_add_up", refuse)
     for read_only in (True, False):
         with pytest.raises(PermissionError, match="Permission denied: .*130"):
             restore(saved, read_only=read_only)
