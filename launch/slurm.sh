@@ -7,8 +7,9 @@
 # that all nodes share. Options given to sbatch replace those below.
 #
 # A run that was told to stop (by the signal below, scancel --signal=TERM JOB, or preemption) has
-# saved and ends with status 75: the job goes back to the queue and continues. Any other status is
-# the job's own, so that only a finished run is COMPLETED. `scancel JOB` ends it for good.
+# saved and ends with status 75, or 143 if Python had not even begun: the job goes back to the queue
+# and continues. Any other status is the job's own, so that only a finished run is COMPLETED.
+# `scancel JOB` ends it for good.
 #SBATCH --job-name=big_align
 #SBATCH --ntasks-per-node=8
 #SBATCH --gpus-per-node=8
@@ -26,6 +27,7 @@ fi
 # srun does not take the number of cores from sbatch: without it a task may be bound to one.
 srun --kill-on-bad-exit=1 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} "$@"
 status=$?
+((status != 143)) || status=75
 if ((status == 75)); then
   echo "slurm.sh: the run stopped and has saved; job $SLURM_JOB_ID goes back to the queue" >&2
   scontrol requeue "$SLURM_JOB_ID"
