@@ -29,7 +29,7 @@ srun --kill-on-bad-exit=1 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PE
 status=$?
 ((status != 143)) || status=75
 if ((status == 75)); then
-  echo "slurm.sh: the run stopped and has saved; job $SLURM_JOB_ID goes back to the queue" >&2
+  echo "slurm.sh: the run stopped; job $SLURM_JOB_ID goes back to the queue" >&2
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"

@@ -103,6 +103,23 @@ def test_a_run_is_stopped_twice_requeued_by_itself_and_finished(slurm, tmp_path)
     np.testing.assert_allclose(losses, read_losses(uninterrupted.workdir), rtol=1e-5)
 
 
+def test_a_job_that_is_told_to_stop_as_it_starts_goes_back_to_the_queue(slurm, tmp_path):
+    """While its tasks begin, import and join; a job that has failed would have lost its place."""
+    command = [sys.executable, "main.py", "--distributed", f"--config={TINY}"]
+    job = slurm.submit(tmp_path / "log", *command, f"--workdir={tmp_path / 'run'}")
+    for restarts, seconds in enumerate((0.2, 2, 5), start=1):
+        find = ["pgrep", "-f", f"^{sys.executable} main.py .*{tmp_path}"]
+        while len(subprocess.run(find, capture_output=True).stdout.split()) < 2:
+            time.sleep(0.05)
+        time.sleep(seconds)
+        slurm.run("scancel", "--signal=TERM", job)
+        slurm.wait(job, Restarts=str(restarts))
+    slurm.run("scancel", job)
+    text = (tmp_path / "log").read_text()
+    print(text)
+    assert "Traceback" not in text and text.count("goes back to the queue") == 3
+
+
 STANDS_IN = """
 import os, pathlib, signal, sys, time
 def stop(*_):
