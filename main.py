@@ -1,12 +1,16 @@
 """Trains or evaluates, as `python -m big_align` does: python main.py --help says how."""
 
-from big_align import huge_pages
+import signal
 
 if __name__ == "__main__":
-    huge_pages.restart()  # before anything is imported that takes time
+    # Both wait until there is somebody to answer them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    from big_align.distributed import stop_requests
 
-from big_align import __main__ as program  # noqa: E402
-from big_align.runs import command_line  # noqa: E402
+    stop_requests.begin()  # before anything is imported that takes time
+
+from big_align import __main__ as program
+from big_align.runs import command_line
 
 __doc__ = program.__doc__
 

@@ -8,10 +8,10 @@ In a checkout `python main.py` does the same. NAME is a packaged config, such as
 config file. Any field is changed by --config.FIELD=VALUE; --help --config=NAME lists all of them.
 """
 
-from big_align import huge_pages
+from big_align.distributed import stop_requests
 
 if __name__ == "__main__":
-    huge_pages.restart()  # before the imports that take time
+    stop_requests.begin()  # before the imports that take time
 
 from absl import flags  # noqa: E402
 

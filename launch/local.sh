@@ -11,9 +11,10 @@
 #   JAX_PLATFORMS            cpu
 #   XLA_FLAGS                ... --xla_force_host_platform_device_count=DEVICES_PER_PROCESS
 #
-# SIGTERM and Ctrl-C ask all processes to save and stop; the exit status is then theirs, 75. When
-# one fails, the others have GRACE seconds (default: 10) to say why and leave before they are
-# killed, and the status of the first one is returned.
+# SIGTERM and Ctrl-C ask all processes to save and stop; the exit status is then theirs, 75. It is,
+# too, when one of them alone is asked, which the others may not know yet: they are asked as well.
+# When one fails, the others have GRACE seconds (default: 60) to find out, say why and leave before
+# they are killed, and the status of the first one is returned.
 #
 # With RESTARTS=n the run starts again up to n times: without its device when a process was killed by
 # a signal, as it was when it stopped (75) without this launcher being asked. SIGHUP lets the run
@@ -23,6 +24,13 @@ if ((BASH_VERSINFO[0] < 5)); then # a Mac has 3
   echo "local.sh needs bash 5: brew install bash" >&2
   exit 2
 fi
+
+say() { echo "local.sh: $*" >&2; }
+ask_to_stop() { kill -TERM "${!running[@]}" 2>/dev/null; }
+declare -A running=()
+told='' again='' restarts=0
+trap 'told=1; ask_to_stop' TERM INT
+trap 'again=1; ask_to_stop' HUP
 
 if [[ $# -lt 3 || ! $1 =~ ^[1-9][0-9]*$ || $2 != -- ]]; then
   sed -n '2s/^# //p' "$0" >&2
@@ -35,11 +43,8 @@ if [[ ${DEVICES_PER_PROCESS:-} ]]; then
   export XLA_FLAGS="${XLA_FLAGS:-} --xla_force_host_platform_device_count=$DEVICES_PER_PROCESS"
 fi
 
-say() { echo "local.sh: $*" >&2; }
-ask_to_stop() { kill -TERM "${!running[@]}" 2>/dev/null; }
-
-# Runs the command once, one process for each of `devices`. Sets `status` to 0 or to the exit status
-# of the first process that failed, and `failed` to its number.
+# Runs the command once, one process for each of `devices`. Sets `status` to 0, to 75 if a process was
+# asked to stop, or to the exit status of the first process that failed, and `failed` to its number.
 run_once() {
   local code i pid timer='' tick=''
   status=0 failed=''
@@ -58,16 +63,20 @@ run_once() {
     for pid in "${!running[@]}"; do
       kill -0 "$pid" 2>/dev/null && continue
       wait "$pid" 2>/dev/null
-      code=$?
-      if ((code && !status)); then
-        status=$code failed=${running[$pid]}
-        sleep "${GRACE:-10}" &
-        timer=$!
-      fi
+      code=$? i=${running[$pid]}
       unset "running[$pid]"
+      ((code != 143)) || code=75 # by SIGTERM, before it could answer
+      if ((code && !status)); then
+        sleep "${GRACE:-60}" &
+        timer=$!
+        ((code <= 128)) || say "process $i was killed by SIG$(kill -l "$code")"
+      fi
+      ((code != 75 || status == 75)) || ask_to_stop
+      # That others lose a process which was asked to stop is no failure.
+      ((!code || status && code != 75)) || status=$code failed=$i
     done
     if [[ $timer ]] && ((${#running[@]})) && ! kill -0 "$timer" 2>/dev/null; then
-      say "processes ${running[*]} did not end within ${GRACE:-10} s and are killed"
+      say "processes ${running[*]} did not end within ${GRACE:-60} s and are killed"
       kill -KILL "${!running[@]}" 2>/dev/null
       timer=''
     fi
@@ -75,10 +84,6 @@ run_once() {
   kill $timer $tick 2>/dev/null
 }
 
-declare -A running=()
-told='' again='' restarts=0
-trap 'told=1; ask_to_stop' TERM INT
-trap 'again=1; ask_to_stop' HUP
 mapfile -t devices < <(seq 0 $((number - 1)))
 
 while :; do

@@ -4,14 +4,12 @@ import atexit
 import os
 import re
 import resource
-import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from typing import Any
 
-from big_align.distributed import activity
+from big_align.distributed import activity, stop_requests
 from big_align.distributed.variables import read_number
 from big_align.errors import UserError
 
@@ -37,7 +35,7 @@ def join_processes(takes_requests: bool = False) -> None:
 
     Args:
       takes_requests: whether the program stops on SIGTERM by itself, as training does, which saves
-        first; any other is ended by it at once, with all processes.
+        first; any other is ended by it at once, with all processes, and so are all by SIGINT.
 
     Raises:
       UserError: they cannot be found.
@@ -71,8 +69,7 @@ def join_processes(takes_requests: bool = False) -> None:
         _watch = Watch(state.client, state.process_id, state.num_processes)
         _watch.start()
         sys.excepthook = lambda _, error, __: fail(error)
-        if not takes_requests:
-            _end_on_sigterm(_watch.stop)
+        stop_requests.answer_with(_watch.stop)
         atexit.register(_watch.finish)  # runs before JAX's, which shuts the store down
 
 
@@ -127,24 +124,6 @@ def fail(error: BaseException) -> None:
     lost = isinstance(error, jax.errors.JaxRuntimeError | ValueError) and LOST.search(str(error))
     first_line = f"{type(error).__name__}: {error}".partition("\n")[0]
     _watch.fail(text, first_line, is_consequence=bool(lost))
-
-
-def _end_on_sigterm(end: Callable[[], None]) -> None:
-    """Ends the process by SIGTERM, in a thread: the main one may be waiting for other processes.
-
-    Without a handler, the first process of a container would not get the signal.
-    """
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-
-    def listen() -> None:
-        while os.read(read, 1)[0] != signal.SIGTERM:
-            pass
-        end()
-
-    threading.Thread(target=listen, name="sigterm", daemon=True).start()
 
 
 def _read_numbers() -> dict[str, int]:

@@ -112,6 +112,26 @@ def test_a_signal_reaches_every_local_process_and_their_status_is_passed_on(numb
     assert process.returncode == 75
 
 
+def test_one_local_process_that_is_told_to_stop_stops_all_and_none_is_left_out():
+    """The others may wait for it: it was not there yet. That they fail without it is no failure."""
+    script = "echo $JAX_NUM_PROCESSES; [[ $JAX_PROCESS_ID = 1 ]] && sleep 1 && kill -TERM $$"
+    script += "; trap 'exit 75' TERM; [[ $JAX_PROCESS_ID = 2 ]] && exit 1"
+    process = local(3, f"{script}; while :; do sleep 0.05; done", RESTARTS="1")
+    out, err = finish(process)
+    assert (out.split(), process.returncode) == (["3"] * 6, 75)
+    assert err == [
+        "local.sh: the run stopped without being asked here; starts again on 3 processes "
+        "(restart 1 of 1)"
+    ]
+
+
+def test_a_local_process_that_is_killed_is_named_at_once():
+    script = "[[ $JAX_PROCESS_ID = 1 ]] && kill -KILL $$; sleep 1; exit 1"
+    process = local(2, script)
+    assert finish(process)[1] == ["local.sh: process 1 was killed by SIGKILL"]
+    assert process.returncode == 137
+
+
 @pytest.mark.slow
 def test_a_killed_local_process_is_left_out_and_sighup_brings_it_back(tmp_path):
     """Three runs: process 1 of three is killed; then two, until SIGHUP; then three again."""
@@ -144,6 +164,8 @@ def test_a_killed_local_process_is_left_out_and_sighup_brings_it_back(tmp_path):
         ("kill -KILL $$", "0", 1, 137),
         ("kill -KILL $$", "1", 2, 137),
         ("kill -KILL $$", "9", 3, 137),  # nobody is left
+        ("kill -TERM $$", "0", 1, 75),  # asked to stop before it could say so
+        ("kill -TERM $$", "2", 3, 75),
         ("exit 75", "0", 1, 75),
         ("exit 75", "2", 3, 75),
         ("exit 1", "2", 1, 1),
@@ -160,7 +182,9 @@ def test_how_often_a_local_run_starts_again(ending, restarts, runs, status):
 @pytest.mark.parametrize(
     "cores, flag", [({"SLURM_CPUS_PER_TASK": "8"}, "--cpus-per-task=8 "), ({}, "")]
 )
-@pytest.mark.parametrize("status, requeued", [(75, True), (0, False), (1, False), (137, False)])
+@pytest.mark.parametrize(
+    "status, requeued", [(75, True), (143, True), (0, False), (1, False), (137, False)]
+)
 def test_a_slurm_job_goes_back_to_the_queue_if_its_run_stopped(
     tmp_path, status, requeued, cores, flag
 ):
@@ -175,4 +199,4 @@ def test_a_slurm_job_goes_back_to_the_queue_if_its_run_stopped(
     )
     step = f"srun --kill-on-bad-exit=1 {flag}python main.py"
     assert done.stdout.splitlines() == [step] + ["scontrol requeue 12"] * requeued
-    assert done.returncode == status
+    assert done.returncode == (75 if requeued else status)
