@@ -248,19 +248,16 @@ def read_text(text: str, hint: Any) -> Any:
     column. Anything else is written as in Python; what does not read so stays a text, which
     `check_arguments` refuses.
     """
-    takes_text = str in list_kinds(hint)
-    written = text == "None" and types.NoneType in typing.get_args(hint)
-    if (
-        takes_text
-        and not written
-        and not (text.startswith(("[", "(")) and len(list_kinds(hint)) > 1)
-    ):
+    kinds = list_kinds(hint)
+    several = len(kinds) > 1 and text.startswith(("[", "("))
+    nothing = text == "None" and types.NoneType in typing.get_args(hint)
+    if str in kinds and not several and not nothing:
         return text
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return text
-    return value if is_bearable(_fit(value, hint), hint) or not takes_text else text
+    return value if is_bearable(_fit(value, hint), hint) or str not in kinds else text
 
 
 def fill_defaults(target: Any, node: ConfigDict) -> None:

@@ -247,14 +247,13 @@ def write_commands(record: RunRecord) -> Iterator[str]:
     commands = {}
     if command := record.last_start.get("command"):
         finished = record.total_steps and record.step >= record.total_steps
-        commands["Train on, with more steps" if finished else "Continue"] = command
+        more = "Train on, with more steps; a schedule that decays is stretched over all of them"
+        commands[more if finished else "Continue"] = command
         words = [word for word in shlex.split(command) if not word.startswith("--profile")]
         place = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
         commands["Evaluate"] = shlex.join([*words[:place], "--mode=eval", *words[place:]])
         if finished:
-            commands["Train on, with more steps"] += (
-                f" --config.total_steps={2 * record.total_steps}"
-            )
+            commands[more] += f" --config.total_steps={2 * record.total_steps}"
     tool = "python -m big_align.tools"
     commands["Export"] = f"{tool}.convert --input={folder} --output=exported --format=big_align"
     commands["Write this page again"] = f"{tool}.report --workdir={folder}"

@@ -78,6 +78,12 @@ def find_frozen(config: Node, objective: Objective) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*objective.frozen, *named)))
 
 
+def build_schedule(config: Node) -> optax.Schedule:
+    """Builds the learning rate, a function of the steps that were trained."""
+    total = {"total_steps": config["total_steps"]}
+    return make(optimizers.make_schedule, config["schedule"], "config.schedule", **total)
+
+
 def build_optimizer(
     config: Node, frozen: tuple[str, ...] = ()
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
@@ -87,12 +93,7 @@ def build_optimizer(
       config: the run's config.
       frozen: paths of parameters that are not trained; `optimizer.frozen` if there are none.
     """
-    schedule = make(
-        optimizers.make_schedule,
-        config["schedule"],
-        "config.schedule",
-        total_steps=config["total_steps"],
-    )
+    schedule = build_schedule(config)
     node = dict(config["optimizer"]) | ({"frozen": frozen} if frozen else {})
     # The name is an argument here, since one function makes every chain.
     name = {"name": node.get("name")}

@@ -13,7 +13,9 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
+from big_align.components.signatures import advise
 from big_align.configuration.config_files import CONFIG_JSON, read_config
+from big_align.configuration.fields import describe_fields
 from big_align.errors import (
     CheckpointMismatch,
     ConfigError,
@@ -230,7 +232,7 @@ def keep_config(workdir: str, config: ConfigDict, step: int) -> list[str]:
       step: the current step of the run.
 
     Returns:
-      What differs from the earlier config, one line per field.
+      What differs from the earlier config, one line per field, and what follows from it.
 
     Raises:
       UserError: the earlier config cannot be read.
@@ -238,6 +240,8 @@ def keep_config(workdir: str, config: ConfigDict, step: int) -> list[str]:
     path = pathlib.Path(workdir) / CONFIG_JSON
     former = read_former(workdir)
     lines = [] if former is None else describe_changes(former, config)
+    if lines and step:
+        lines += tell_consequences(former, config, step)
     kept = path.with_name(f"config.{step}.json")
     # Of several changes at the same step, only the first replaces a config that was trained with.
     if lines and not kept.exists():
@@ -254,6 +258,43 @@ def describe_changes(former: Node, config: Node) -> list[str]:
         for name, (one, other) in changes.items()
         for place, before, after in _spread(name, one, other)
     ]
+
+
+def tell_consequences(former: Node, config: Node, step: int) -> Iterator[str]:
+    """Yields what changed fields do to a run that has begun, where the fields do not say it.
+
+    The learning rate of the next step may be another one; and some fields are of a start alone.
+    """
+    changes = compare_configs(_plain(former), _plain(config))
+    causes = {k: v[0] for k, v in changes.items() if k.split(".")[0] in ("total_steps", "schedule")}
+    rates: list[float] = []
+    with contextlib.suppress(ConfigError, KeyError, TypeError):  # of an earlier version
+        before, after = map(build.build_schedule, (former, config))
+        rates = [float(before(step)), float(after(step)), float(before(step - 1))]
+    if causes and rates and not math.isclose(rates[0], rates[1], rel_tol=1e-3):
+        names = ", ".join(f"config.{name}" for name in causes)
+        rate = f"{rates[0] or rates[2]:.6g}"  # after the last step of a finished run it is 0
+        hold = {"schedule.decay": "constant", "schedule.warmup_steps": 0}
+        longer = advise("config", **hold, **{"schedule.learning_rate": rate})
+        yield (
+            f"the learning rate of step {step + 1} changes from {rates[0]:.3g} to {rates[1]:.3g}, "
+            f"because of {names}{advise('config', **causes)} to keep what it was{longer} to hold it"
+        )
+    unused = [f"config.{name}" for name in changes if _is_of_start(config, name)]
+    if unused:
+        told = "has" if len(unused) == 1 else "have"
+        yield f"{', '.join(unused)} {told} no effect on a run that has begun: use another --workdir"
+
+
+def _is_of_start(config: Node, place: str) -> bool:
+    """Returns whether only a run that starts reads a field: its weights, or an initial value."""
+    node, _, field = place.rpartition(".")
+    if place.split(".")[0] == "init":
+        return not (config.get("cached_features") or {}).get("towers")  # which reads them again
+    if node != "objective" or config["objective"].get("learn_temperature") is False:
+        return place.split(".")[0] == "first"
+    described = describe_fields(config, node).get(field)
+    return described is not None and "initial value" in described.line
 
 
 def _plain(config: Any) -> Any:

@@ -9,7 +9,7 @@ from etils import epath
 
 from big_align.data.sources.digits import DIGIT_WORDS
 from big_align.errors import CheckpointMismatch, ConfigError, UserError
-from big_align.runs import check, restore, train
+from big_align.runs import build, check, restore, train
 from big_align.runs.command_line import load_config
 from tests.run_main import TINY, read_losses
 
@@ -40,13 +40,75 @@ def test_a_config_that_differs_is_kept_for_the_step_where_the_next_takes_over(tm
     assert [each.name for each in tmp_path.iterdir()] == ["config.json"]
     second = load_config(TINY, "--config.schedule.learning_rate=0.5")
     told = restore.keep_config(str(tmp_path), second, 3)
-    assert told == ["config.schedule.learning_rate: 0.01 -> 0.5"]
+    assert told[0] == "config.schedule.learning_rate: 0.01 -> 0.5" and len(told) == 2
     assert (tmp_path / "config.3.json").read_bytes() == before
     # Killed before it was saved and changed again: the state of step 3 is still the first one's.
     third = load_config(TINY, "--config.schedule.learning_rate=0.25")
     restore.keep_config(str(tmp_path), third, 3)
     assert (tmp_path / "config.3.json").read_bytes() == before
     assert json.loads(path.read_text())["schedule"]["learning_rate"] == 0.25
+
+
+SCHEDULES = [
+    (f"--config.schedule.decay={decay}", f"--config.schedule.warmup_steps={warmup}", *more)
+    for decay, *more in (
+        ("linear", "--config.schedule.end_value=0.0001"),
+        ("cosine",),
+        ("step", "--config.schedule.decay_every=7"),
+        ("constant",),
+    )
+    for warmup in (0, 30)
+]
+CHANGES = {
+    "config.total_steps": "--config.total_steps=400",
+    "config.schedule.learning_rate": "--config.schedule.learning_rate=0.003",
+    "config.schedule.warmup_steps": "--config.schedule.warmup_steps=25",
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+@pytest.mark.parametrize("flags", SCHEDULES)
+@pytest.mark.parametrize("step", [10, 60, 100])
+def test_a_rate_that_another_config_changes_is_told_with_what_keeps_it(
+    tmp_path, flags, field, step
+):
+    """The flags that the line ends with do what it says they do."""
+    given = ("--config.total_steps=100", "--config.schedule.learning_rate=0.01", *flags)
+    former, now = load_config(TINY, *given), load_config(TINY, *given, CHANGES[field])
+    rates = [float(build.build_schedule(config)(step)) for config in (former, now)]
+    restore.keep_config(str(tmp_path), former, 0)
+    told = [line for line in restore.keep_config(str(tmp_path), now, step) if "rate of" in line]
+    if rates[0] == pytest.approx(rates[1], rel=1e-3):
+        assert told == []
+        return
+    begins = f"the learning rate of step {step + 1} changes from {rates[0]:.3g} to {rates[1]:.3g}, "
+    (line,) = told
+    assert line.startswith(f"{begins}because of {field}; write --{field}=")
+    keeping, holding = line.split("; write ")[1:]
+    for text, rate in ((keeping, rates[0]), (holding, rates[0] or None)):
+        again = [word for word in text.split() if word.startswith("--")]
+        kept = build.build_schedule(load_config(TINY, *given, CHANGES[field], *again))
+        assert rate is None or float(kept(step)) == pytest.approx(rate, rel=1e-4)
+    assert kept(step) == kept(399) > 0
+
+
+def test_fields_of_a_start_alone_are_told_to_have_no_effect(tmp_path):
+    former = load_config(TINY)
+    now = load_config(TINY, "--config.init.all=weights", "--config.objective.temperature=0.5")
+    told = "config.init.all, config.objective.temperature have no effect on a run that has begun"
+    for step, count in ((0, 0), (3, 1)):
+        workdir = tmp_path / str(step)
+        workdir.mkdir()
+        restore.keep_config(str(workdir), former, 0)
+        lines = restore.keep_config(str(workdir), now, step)
+        assert sorted(line.partition(":")[0] for line in lines) == sorted(
+            ["config.init.all", "config.objective.temperature", *[told] * count]
+        )
+    kept = load_config(TINY, "--config.objective.learn_temperature=False")
+    now = load_config(
+        TINY, "--config.objective.learn_temperature=False", "--config.objective.temperature=0.5"
+    )
+    assert list(restore.tell_consequences(kept, now, 3)) == []
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "", "\0", '{"seed": 1}', '{"seed": 1, "seed": 2}'])
@@ -68,6 +130,8 @@ def test_a_run_goes_on_with_another_rate_and_names_another_tokenizer(tmp_path, c
     out = capsys.readouterr().out.splitlines()
     assert "devices: 8 x cpu" in out
     assert "config.schedule.learning_rate: 0.01 -> 0.02" in out
+    (told,) = [line for line in out if line.startswith("the learning rate of step 5 changes from")]
+    assert "because of config.schedule.learning_rate, config.total_steps; write --config." in told
     assert f"continues after step 4 of {tmp_path / 'a' / 'checkpoints'}" in out
     assert sorted(each.name for each in (tmp_path / "a").glob("config*")) == [
         "config.4.json",

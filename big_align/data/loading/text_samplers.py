@@ -47,14 +47,15 @@ class TextSampler(abc.ABC):
         """Checks a source before examples of it are drawn.
 
         Raises:
-          UserError: its labels or the names of its classes are wrong.
+          UserError: it has no captions, where they are drawn; or its labels, or the names of its
+            classes, are not those of the class list.
         """
 
     @abc.abstractmethod
     def draw(
         self, example: examples.Example, name: str, rng: PositionRandom
     ) -> tuple[list[str], int]:
-        """Returns different texts, and the label of the example in the batch.
+        """Returns texts, none of them drawn twice, and the label of the example in the batch.
 
         Args:
           example: as the source has it.
@@ -62,8 +63,8 @@ class TextSampler(abc.ABC):
           rng: the random numbers of its position.
 
         Raises:
-          BrokenExample: there is no text.
-          UserError: the label is wrong.
+          BrokenExample: there is no text, or there are several labels where one counts.
+          UserError: the label is not in the class list.
         """
 
     def tokenize(
@@ -72,8 +73,8 @@ class TextSampler(abc.ABC):
         """Makes ids and masks from the texts that were drawn for some examples.
 
         Returns:
-          `text` and `text_mask`, [n l], or [n k l] with k > 1 texts per example; the mask of an
-          absent text is False throughout.
+          `text` and `text_mask`, [n l] with one text per example, else [n k l] with k; the mask of
+          an absent text is False throughout.
         """
         gaps = [self._count - len(row) for row in texts]
         missing = [n >= len(row) for row in texts for n in range(self._count)]
@@ -94,7 +95,8 @@ class CaptionSampler(TextSampler):
       captions_used: how many of an example's captions, the first ones, are drawn from; None for
         all.
       keep_label: whether the batch has the label of the source, or -1: in a mixture, labels without
-        a class list could mean something else in another part.
+        a class list could mean something else in another part. An example with several labels is
+        broken either way.
 
     Raises:
       ValueError: a value is out of range.
@@ -152,8 +154,8 @@ class LanguageSampler(CaptionSampler):
     """Draws the language of each caption by temperature, and then one of its captions.
 
     The languages of an example are drawn with p_l ~ n_l^(1/T), normalized over those that it has:
-    with `temperature` = 1 and captions in all languages, all captions are equally likely, and with
-    inf all languages are. A language that was not counted is drawn like the rarest one.
+    with T = 1 in proportion to their captions in all the data, and with inf all alike. A language
+    that was not counted is drawn like the rarest one. Captions of a language are equally likely.
 
     Args:
       tokenizer: makes ids from captions, and says which of them are real.
@@ -208,7 +210,7 @@ class LanguageSampler(CaptionSampler):
 
 
 class NoTextSampler(TextSampler):
-    """Draws nothing: examples need no caption, and their label counts if they have one.
+    """Draws nothing: examples need no caption, and their label counts if they have just one.
 
     Args:
       tokenizer: gives `text`, int32 [b 0 l], its length.

@@ -1,7 +1,8 @@
 """Precomputed fields of the examples of a source: clusters, embeddings, or captions' features.
 
 They are in folders (`embedding_files`), with a file for each shard of the source, and are found by
-the shard and the index in it. The key of the example proves that both were made from the same data.
+the shard and the index in it. The key that the example had then must be its key now; one that could
+not be read then has none, and is not compared.
 """
 
 import functools
@@ -60,15 +61,16 @@ class Join:
     """The rows of a folder for the examples of a source; read at random and from several threads.
 
     Args:
-      folder: a folder of clusters or of embeddings.
+      folder: a folder of clusters, of embeddings, or of captions' features.
       source: the examples; the folder may have shards that it lacks.
 
     Attributes:
-      shape: the shape of a row.
+      shape: the shape of a row: [p] clusters, [d] an embedding, or [k f] features of captions.
       dtype: the type of a row.
 
     Raises:
-      UserError: the folder lacks a shard of the source, or has it with another number of examples.
+      UserError: the folder lacks a shard of the source, or has it with another number of examples,
+        or its files cannot be read.
     """
 
     def __init__(self, folder: ShardFolder, source: Source):
@@ -110,9 +112,9 @@ class Join:
           A row of `shape`; clusters are -1 for an example that could not be read at that time.
 
         Raises:
-          BrokenExample: the example could not be read when it was embedded, or what was written
-            for it is not an embedding, or is clusters that do not exist.
-          UserError: another example had this index then.
+          BrokenExample: the example could not be read when it was embedded, and clusters are not
+            what is read; or its row is not finite, or is clusters that do not exist.
+          UserError: another example had this index then, or a file cannot be read.
         """
         then = self._keys(shard)[index]
         if then and then != key:
@@ -136,7 +138,7 @@ def open_joins(paths: dict[str, str], source: Source) -> dict[str, Join]:
     """Opens the precomputed fields of a source.
 
     Args:
-      paths: the folder of each field of the batch.
+      paths: the folder of each field of the batch; a field without one is left out.
       source: the examples.
 
     Raises:
