@@ -151,7 +151,7 @@ def read_source_facts(folder: Path) -> tuple[Any, int]:
     return str(found and found.align(entries())), int(source.broken.sum())
 
 
-def write_many_columns(ending: str, count: int = 20_000) -> Spoil:
+def write_many_columns(ending: str, count: int = 6_000) -> Spoil:
     """Writes a row with many columns, or as many objects with a name of their own."""
 
     def write(folder: Path, rng: Random) -> None:

@@ -111,8 +111,7 @@ KINDS = {
         file_kinds.FACT_FAULTS["parquet"],
     ),
     "metadata.utf-16": Kind(file_kinds.write_facts("csv", "utf-16"), file_kinds.read_facts("csv")),
-    "source.csv": Kind(tables.write_metadata, file_kinds.read_source_facts),
-    "source.jsonl": Kind(tables.write_lines, file_kinds.read_source_facts),
+    "jsonl.facts": Kind(tables.write_lines, file_kinds.read_source_facts),
     "tf.data": Kind(
         tf_kinds.write_shard, tf_kinds.read_both, tf_kinds.FAULTS, tensorflow=True, slow=True
     ),
