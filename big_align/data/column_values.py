@@ -43,10 +43,14 @@ def type_column(values: Sequence[Any]) -> pa.Array | None:
     if kinds - {str}:
         try:
             return pa.array(values)
-        except (pa.ArrowException, OverflowError):  # of several kinds, or too large for a number
-            values = [None if value is None else _write(value) for value in values]
-            return pa.array(values, pa.string())
-    return type_texts(pa.array(values, pa.string()))
+        except (
+            pa.ArrowException,
+            OverflowError,
+            UnicodeEncodeError,
+        ):  # of several kinds, too large
+            pass
+    texts = pa.array([None if value is None else _write(value) for value in values], pa.string())
+    return texts if kinds - {str} else type_texts(texts)
 
 
 def type_texts(texts: pa.Array) -> pa.Array:
@@ -86,8 +90,13 @@ def write_key(value: Any) -> str:
     return "" if value is None else str(value).strip()
 
 
+def write_whole(text: str) -> str:
+    """Spells halves of surrogate pairs, which JSON can hold and UTF-8 cannot, as in `\\ud83d`."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _write(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return write_whole(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _all_match(texts: pa.Array, pattern: str) -> bool:

@@ -40,8 +40,9 @@ from big_align.types import Objective, Params
 
 Flat = dict[str, np.ndarray]
 INIT = ("all", "image", "text")
-TEMPERATURE = "temperature"
 """Parts of a model that may start from earlier weights; so may the objective's tables, by name."""
+TEMPERATURE = "temperature"
+"""What an objective divides cosines by, as named in `config.init`."""
 CLASSIFIER = "classifier"
 """An objective's layer from features to classes, as named in its parameters and `config.init`."""
 
@@ -56,6 +57,7 @@ def check_init(node: Node, objective: Objective, needed: bool) -> None:
 
     Raises:
       ConfigError: names the first that is unknown, or that is needed and does not exist.
+      UserError: a package that is named and needed is not installed.
     """
     if needed:
         check_installed(path for path in node.values() if path)
@@ -165,7 +167,8 @@ def read_initial_weights(
       fresh, which settings differ from its own, and how its inputs were made.
 
     Raises:
-      WeightsMismatch: arrays have shapes that do not fit; the message lists all of them.
+      WeightsMismatch: a source has nothing that the model has a place for, or arrays have shapes
+        that do not fit; the message lists all of these.
     """
     taken, read, report, faults = {}, {}, [], []
     for part in INIT:

@@ -280,6 +280,9 @@ ARRAYS = (
     {"caption": np.array([{}] * SIZE)},
     {"caption": np.array(["\ud800"] * SIZE)},
     {"caption": np.array("a")},
+    {"caption": np.full(SIZE, 0x7FFFFFFF, "<u4").view("<U1")},
+    {"caption": np.full(SIZE, 0x110000, ">u4").view(">U1")},
+    {"caption": np.zeros(SIZE, "V0")},
     {"image": np.zeros((SIZE, 8, 8, 3), np.float32)},
     {"image": np.zeros((SIZE, 8, 8, 4), np.uint8)},
     {"image": np.zeros((SIZE, 8, 8), np.uint8)},
@@ -289,4 +292,10 @@ ARRAYS = (
     {"class_names": np.array("a")},
 )
 
-ARRAY_FAULTS = vary(write_npz, ARRAYS)
+
+def write_bomb(folder: Path, rng: Random) -> None:
+    """Writes 500 MB of captions in half a megabyte."""
+    np.savez_compressed(folder / "x.npz", **{**arrays(), "caption": np.zeros(2**27, "U1")})
+
+
+ARRAY_FAULTS = [*vary(write_npz, ARRAYS), write_bomb]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import example_kinds as examples
+import file_kinds
 import folder_kinds as folders
 import index_kinds as indexes
 import list_kinds as lists
@@ -86,6 +87,33 @@ KINDS = {
         tables.read_as("parquet", "*.parquet", label="label"),
         tables.PARQUET_FAULTS,
     ),
+    "wordpieces": Kind(
+        file_kinds.write_tokenizer(file_kinds.SPECIAL_TOKENS),
+        file_kinds.read_wordpieces,
+        file_kinds.WORDPIECE_FAULTS,
+    ),
+    "byte pairs": Kind(
+        file_kinds.write_tokenizer(file_kinds.ROBERTA),
+        file_kinds.read_roberta,
+        file_kinds.ROBERTA_FAULTS,
+    ),
+    "vocab.txt": Kind(
+        file_kinds.write_lines_of_pieces, file_kinds.read_lines_of_pieces, file_kinds.LINE_FAULTS
+    ),
+    "merges.gz": Kind(file_kinds.write_merges, file_kinds.read_merges, file_kinds.MERGE_FAULTS),
+    **{
+        f"metadata.{ending}": Kind(
+            file_kinds.write_facts(ending), file_kinds.read_facts(ending), faults
+        )
+        for ending, faults in file_kinds.FACT_FAULTS.items()
+    },
+    "metadata.parquet": Kind(
+        file_kinds.write_parquet_facts,
+        file_kinds.read_facts("parquet"),
+        file_kinds.FACT_FAULTS["parquet"],
+    ),
+    "metadata.utf-16": Kind(file_kinds.write_facts("csv", "utf-16"), file_kinds.read_facts("csv")),
+    "jsonl.facts": Kind(tables.write_lines, file_kinds.read_source_facts),
     "tf.data": Kind(
         tf_kinds.write_shard, tf_kinds.read_both, tf_kinds.FAULTS, tensorflow=True, slow=True
     ),

@@ -1,4 +1,5 @@
 import gzip
+import json
 import pathlib
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from big_align.data.labels.classes import ClassList, read_classes, write_classes
+from big_align.data.text import clip_tokenizer
 from big_align.data.text.clip_tokenizer import clean_text
 from big_align.data.text.roberta_tokenizer import RobertaTokenizer
 from big_align.data.text.tokenizers import (
@@ -239,6 +241,30 @@ def test_merges_files_are_checked(tmp_path):
     (tmp_path / "y.gz").write_bytes(gzip.compress(b"#version\na b\n"))
     with pytest.raises(ValueError, match="does not hold 48894 pairs"):
         ClipTokenizer(str(tmp_path / "y.gz"))
+    (tmp_path / "z.gz").write_bytes(gzip.compress(bytes(2**26), 1))
+    with pytest.raises(ValueError, match="z.gz' cannot be read .*it has more than 33554432 bytes"):
+        ClipTokenizer(str(tmp_path / "z.gz"))
+
+
+def test_the_ids_of_clip_are_those_of_its_merges(tmp_path, data_dir):
+    """Whatever a `tokenizer.json` says about its ids is what the tokenizer does, or is refused."""
+    published = str(data_dir / "text" / "clip_bpe_simple_vocab_16e6.txt.gz")
+    pairs = clip_tokenizer.list_merges(published)
+    ids = {piece: number for number, piece in enumerate(clip_tokenizer.list_pieces(pairs))}
+
+    def write(ids, pairs=pairs):
+        path = tmp_path / "tokenizer.json"
+        path.write_text(json.dumps({"model": {"vocab": ids, "merges": list(map(list, pairs))}}))
+        return ClipTokenizer(str(path), 9)
+
+    assert write(ids).fingerprint == ClipTokenizer(published, 9).fingerprint
+    swapped = ids | {"a": ids["b"], "b": ids["a"]}
+    with pytest.raises(ValueError, match="gives '[ab]' the id .*; by the merges there it is"):
+        write(swapped)
+    with pytest.raises(ValueError, match="gives 'a' the id 49500; the ids of its 49408 pieces"):
+        write(ids | {"a": 49500})
+    with pytest.raises(ValueError, match="has the piece .* twice, with the ids 512 and 513"):
+        write(ids, [pairs[0], *pairs[:-1]])
 
 
 def write_classes_named(tmp_path, names, descriptions=None, ids=None) -> str:

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from big_align import interop
 from big_align.interop.arrays.weight_files import open_weights, write_safetensors
@@ -33,7 +34,7 @@ class HostileConfig(NamedTuple):
       tower: a name in `TOWERS`.
       format: of the folder.
       field: where in its JSON, separated by dots, or an array.
-      value: what stands there, or the array's new name.
+      value: what stands there, or the array's new name, or an array in its place.
       message: a pattern of what is said about it.
     """
 
@@ -116,6 +117,21 @@ CONFIGS = {
     "native of large images": HostileConfig(
         "swin", "big_align", "image_size", 10**9, "1000000000 pixels"
     ),
+    "clip of a scale that is no logarithm": HostileConfig(
+        "clip", "transformers", "logit_scale", np.float32(100), r"logit_scale is 100; .*is 4\.60517"
+    ),
+    "clip of many scales": HostileConfig(
+        "clip", "transformers", "logit_scale", np.zeros(3, np.float32), r"is an array \[3\]; as the"
+    ),
+    "open_clip of a scale of NaN": HostileConfig(
+        "clip", "open_clip", "logit_scale", np.float32(np.nan), "logit_scale is nan; as the log"
+    ),
+    "native of a negative temperature": HostileConfig(
+        "clip", "big_align", "temperature", -0.07, "temperature of the model is -0.07; it must be a"
+    ),
+    "native of a temperature in words": HostileConfig(
+        "clip", "big_align", "temperature", "0.07", "temperature of the model is '0.07'; it must"
+    ),
     "native of a foreign tower": HostileConfig(
         "clip", "big_align", "model.image.name", "antigravity:fly", "named 'antigravity:fly'"
     ),
@@ -131,7 +147,7 @@ CONFIGS = {
         "vit", "big_align", "preprocessing", {"size": 32, "resize": 10**9}, "pixels"
     ),
     "native of lists in lists": HostileConfig(
-        "vit", "big_align", "model.width", DEEP, r"width = \(\(\(|too deeply"
+        "vit", "big_align", "model.width", DEEP, "nested more than 100 deep"
     ),
 }
 
@@ -166,5 +182,9 @@ def spoil(hostile: HostileConfig, folder: pathlib.Path) -> None:
     path = folder / "model.safetensors"
     with open_weights(path) as weights:
         arrays = dict(weights)
-    arrays[hostile.value] = arrays.pop(hostile.field)
+    given = hostile.value
+    if isinstance(given, str):
+        arrays[given] = arrays.pop(hostile.field)
+    else:
+        arrays[hostile.field] = np.asarray(given)
     write_safetensors(path, arrays)

@@ -107,11 +107,6 @@ def test_a_state_dict_is_found_in_a_training_checkpoint(path, wrap):
     assert_same(read_all(path), {"a": SIX.reshape(2, 3)})
 
 
-def test_module_is_a_name_like_others_unless_all_begin_with_it(path):
-    write_archive(path, {"module.a": PLAIN["a"], "b": PLAIN["a"]}, {"0": SIX})
-    assert set(read_all(path)) == {"module.a", "b"}
-
-
 @pytest.mark.parametrize("name", ["system", "eval", "getattr", "import"])
 def test_pickled_code_does_not_run(path, tmp_path, name):
     trace = tmp_path / "it_ran"

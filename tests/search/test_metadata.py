@@ -288,3 +288,26 @@ def test_what_is_kept_equals_itself_after_it_is_written_and_read(tmp_path, unit)
     assert found["number"].to_pylist() == [1.5, None, None]
     assert found["half"].to_pylist() == [1, None, 3]
     assert all(hasattr(each, "year") for each in found["time"].to_pylist() if each)
+
+
+def read_lines(folder, lines):
+    (folder / "x.jsonl").write_text("\n".join(lines))
+    return MetadataTable(str(folder / "x.jsonl")).align(make_entries(NAMES))[0].to_pydict()
+
+
+def test_any_value_of_json_is_a_value_of_the_table(tmp_path):
+    """Also integers that no column holds, and halves of surrogate pairs."""
+    lines = [f'{{"key": "{name}", "n": {2**70}, "t\\ud83d": "x\\ude00"}}' for name in NAMES]
+    assert read_lines(tmp_path, lines) == {"n": [str(2**70)] * 3, "t\\ud83d": ["x\\ude00"] * 3}
+
+
+def test_a_table_has_columns_not_names_without_end(tmp_path):
+    with pytest.raises(UserError, match="x.jsonl has 6001 columns, .*; at most 5000 are read"):
+        read_lines(tmp_path, [f'{{"key": "{n}", "c{n}": 1}}' for n in range(6000)])
+    with pytest.raises(UserError, match="x.jsonl has 80000 objects with 4001 names .* and 160000"):
+        read_lines(tmp_path, [f'{{"key": "{n}", "c{n % 4000}": 1}}' for n in range(80_000)])
+    pq.write_table(pa.table({f"c{n}": [1] for n in range(5001)}), tmp_path / "x.parquet")
+    (tmp_path / "x.csv").write_text(",".join(f"c{n}" for n in range(5001)) + "\n" + "1," * 5000)
+    for ending in ("parquet", "csv"):
+        with pytest.raises(UserError, match=f"x.{ending} has 5001 columns"):
+            MetadataTable(str(tmp_path / f"x.{ending}"))

@@ -6,16 +6,20 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from big_align.data import listing
-from big_align.data.column_values import is_plain, type_column, type_texts
+from big_align.data import files, listing
+from big_align.data.column_values import is_plain, type_column, type_texts, write_whole
 from big_align.data.columns import list_names
+from big_align.data.row_groups import open_table, read_group
 from big_align.data.sources.csv_source import read_csv
 from big_align.data.sources.image_folder import read_objects
+from big_align.data.sources.parquet_source import NO_TABLE
 from big_align.data.table_lines import BadLines
 from big_align.errors import UserError, put_in_a_line
 
+MOST_COLUMNS = 5000
+FREE_CELLS, EMPTY_CELLS = 10_000_000, 20
+"""Cells of objects in JSON, and empty ones for each that they have beyond these."""
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 
 Column = Sequence[Any] | pa.ChunkedArray
@@ -43,7 +47,7 @@ class TableRows(NamedTuple):
     def make_table(self, leave_out: Sequence[str | None]) -> pa.Table:
         """Returns the columns that have a name and plain values, each with its type."""
         kept = [name for name in self.columns if name and name not in leave_out]
-        made = {name: _type(self.columns[name]) for name in kept}
+        made = {write_whole(name): _type(self.columns[name]) for name in kept}
         return pa.table({name: values for name, values in made.items() if values is not None})
 
 
@@ -59,7 +63,7 @@ def read_rows(
       skip: whether bad lines are left out, which otherwise end the reading.
 
     Raises:
-      UserError: it cannot be read, or has two columns of one name.
+      UserError: it cannot be read, has two columns of one name, or more columns than are read.
     """
     if path.lower().endswith(".parquet"):
         return _read_parquet(path)
@@ -67,6 +71,8 @@ def read_rows(
         bad = BadLines(path, skip, "object" if path.lower().endswith(".json") else "line")
         lines, objects = list(zip(*read_objects(bad), strict=True)) or ((), ())
         names = dict.fromkeys(name for each in objects for name in each)
+        _check_names(path, list(names))
+        _check_cells(path, objects, len(names))
         columns = {name: [each.get(name) for each in objects] for name in names}
         return TableRows(path, columns, lines, bad.unit)
     _, rows = read_csv(BadLines(path, skip), delimiter, (key,))
@@ -83,24 +89,42 @@ def _read_parquet(path: str) -> TableRows:
     try:
         tables = []
         for name in listing.expand_paths(path):
-            schema = pq.read_schema(name)
-            _check_names(name, schema.names)
-            plain = [field.name for field in schema if is_plain(field.type)]
-            tables.append(pq.read_table(name, columns=plain))
+            with files.files_of(name).open(name) as file:
+                table = open_table(file)
+                schema = table.schema_arrow
+                _check_names(name, schema.names)
+                plain = [field.name for field in schema if is_plain(field.type)]
+                tables += [read_group(table, n, plain) for n in range(table.num_row_groups)]
+                tables.append(schema.empty_table().select(plain))
         table = pa.concat_tables(tables, promote_options="permissive")
     except UserError:
         raise
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except NO_TABLE as error:
         raise UserError(f"{path} cannot be read: {put_in_a_line(str(error))}") from error
     columns = dict(zip(table.column_names, table.columns, strict=True))
     return TableRows(path, columns, range(table.num_rows), "row")
 
 
 def _check_names(path: str, names: Sequence[str]) -> None:
+    if len(names) > MOST_COLUMNS:
+        raise UserError(
+            f"{path} has {len(names)} columns, from {names[0]!a:.50} to {names[-1]!a:.50}; at most "
+            f"{MOST_COLUMNS} are read: leave out those that no filter asks for"
+        )
     if twice := [name for name, count in Counter(filter(None, names)).items() if count > 1]:
         raise UserError(
             f"{path} has the column {twice[0]!r} twice; it has {list_names(names)}: rename or "
             "remove one"
+        )
+
+
+def _check_cells(path: str, objects: Sequence[dict], columns: int) -> None:
+    """Refuses objects that have so little in common that nearly all cells are empty."""
+    there, cells = sum(map(len, objects)), len(objects) * columns
+    if cells > FREE_CELLS + EMPTY_CELLS * there:
+        raise UserError(
+            f"{path} has {len(objects)} objects with {columns} names of fields in all, and {there} "
+            f"values; a table has the same fields in its rows"
         )
 
 

@@ -11,8 +11,8 @@ from big_align.data.json_texts import NotJson, parse_json
 from big_align.data.package_files import locate
 from big_align.errors import put_in_a_line
 
-LARGEST = 2**27
-"""Bytes of a file that are read, unpacked; the largest that are published have a quarter of it."""
+LARGEST = 2**25
+"""Bytes of a file that are read, unpacked; the largest that are published have a tenth of it."""
 UNREADABLE = (OSError, EOFError, zlib.error, LookupError, TypeError, AttributeError, ValueError)
 
 
@@ -130,6 +130,8 @@ def _list_ids(content: Any) -> list[tuple[str, Any]]:
 
 def _tell(error: Exception) -> str:
     """Returns why a file cannot be read; a name alone is what is missing."""
+    if isinstance(error, UnicodeEncodeError):
+        return f"it has half of a surrogate pair, {error.object[error.start]!a}"
     subject = "it " if isinstance(error, NotJson | files.NotText) else ""
     subject = "there is no " if isinstance(error, KeyError) else subject
     return subject + put_in_a_line(str(error))

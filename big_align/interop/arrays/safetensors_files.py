@@ -1,7 +1,7 @@
 """Files in the safetensors format: the length of a header, the header in JSON, the arrays.
 
-The library of that name has no bfloat16 for numpy and needs all arrays in memory to write them;
-the format is small enough to be read and written here.
+The library of that name needs all arrays in memory to write them; the format is small enough to be
+read and written here.
 Source: https://github.com/huggingface/safetensors, section "Format".
 """
 

@@ -101,8 +101,7 @@ class _Archive:
 def locate_arrays(file: BinaryFile) -> dict[str, StoredArray]:
     """Finds the tensors of a state dict, even inside a checkpoint.
 
-    The state dict may be under the keys `state_dict` and `model`. If all names begin with
-    `module.`, which parallel training adds, it is removed; anything but tensors is left out.
+    The state dict may be under the keys `state_dict` and `model`; anything but tensors is left out.
 
     Returns:
       Where each array is, by name.
@@ -118,8 +117,6 @@ def locate_arrays(file: BinaryFile) -> dict[str, StoredArray]:
             f"{file.path} has no tensors by name, at the top or below {' or '.join(WRAPPERS)}; "
             f"it holds {keys[:300]}"
         )
-    if all(name.startswith("module.") for name in tensors):
-        return {name.removeprefix("module."): array for name, array in tensors.items()}
     return tensors
 
 

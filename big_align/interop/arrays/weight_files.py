@@ -31,6 +31,9 @@ FORMATS = {
 INDEX = ".index.json"
 """The ending of a file that says in which shard each array is."""
 
+WRAPPERS = ("module.", "_orig_mod.")
+"""What torch's parallel training and its compiler put before the name of every array."""
+
 TIMES_OF_A_FILE, ROOM = 4, 1 << 26
 """Arrays may share elements, and take this many times their file plus this many bytes."""
 
@@ -98,7 +101,14 @@ def open_weights(path: str | os.PathLike) -> WeightFile:
     with contextlib.ExitStack() as files:
         locate = _locate_in_shards if path.name.endswith(INDEX) else _locate
         arrays = locate(path, files)
-        return WeightFile(path, arrays, files.pop_all())
+        return WeightFile(path, _unwrap(arrays), files.pop_all())
+
+
+def _unwrap(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
+    """Removes the prefixes of wrappers, in any order, as far as every name has them."""
+    while arrays and any(all(name.startswith(p) for name in arrays) for p in WRAPPERS):
+        arrays = {name.partition(".")[2]: array for name, array in arrays.items()}
+    return arrays
 
 
 def _find_in_folder(folder: pathlib.Path) -> pathlib.Path:

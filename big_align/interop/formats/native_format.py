@@ -145,10 +145,7 @@ def read_config(path: pathlib.Path, fields: tuple[str, ...]) -> dict[str, Any]:
     Raises:
       WeightFileError: it is not JSON, or lacks some fields.
     """
-    try:
-        config = _tuples(read_json(path))
-    except RecursionError as error:
-        raise WeightFileError(f"{path} nests its values too deeply") from error
+    config = _tuples(read_json(path))
     if missing := [field for field in fields if field not in config]:
         raise WeightFileError(f"{path} lacks {', '.join(missing)}; it is not as it was written")
     return config

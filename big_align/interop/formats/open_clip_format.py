@@ -17,7 +17,7 @@ from big_align.interop.formats.open_clip_configs import (
     write_config,
 )
 from big_align.interop.formats.preprocessing import CLIP_MEAN, CLIP_STD, FILTERS, Preprocessing
-from big_align.interop.formats.pretrained import Pretrained, assemble
+from big_align.interop.formats.pretrained import Pretrained, assemble, read_scalar, read_temperature
 from big_align.interop.tables import dual_encoder
 from big_align.interop.tables.mapping import Rule
 
@@ -83,7 +83,6 @@ def read(path: pathlib.Path) -> Pretrained:
         method = told.get("interpolation")
         method = method if method in FILTERS else "bicubic"
         seen = Preprocessing(size, size, mode == "shortest", mean, std, method, half_to_even=True)
-        scale = weights[SCALE].item() if SCALE in weights else 0.0
         return assemble(
             node,
             _table(find_text(weights)),
@@ -94,8 +93,8 @@ def read(path: pathlib.Path) -> Pretrained:
             unused=UNUSED,
             preprocessing=None if mode == "longest" else seen,  # ours does not pad images
             tokenizer=text_files.read(path, node["text"]["max_length"]) if path.is_dir() else None,
-            temperature=math.exp(-scale),
-            bias=weights[BIAS].item() if BIAS in weights else None,
+            temperature=read_temperature(weights),
+            bias=read_scalar(weights, BIAS),
         )
 
 

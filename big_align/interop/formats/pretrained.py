@@ -1,6 +1,7 @@
 """A model with its weights, and everything else that is needed to use it."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import flax.linen as nn
 import numpy as np
 from jaxtyping import Float
 
-from big_align.errors import ConfigError, UserError, WeightsMismatch
+from big_align.errors import ConfigError, UserError, WeightsMismatch, put_in_a_line
 from big_align.interop.arrays.weight_files import WeightFile
 from big_align.interop.formats import architecture
 from big_align.interop.formats.architecture import Node, Size
@@ -26,6 +27,13 @@ UNUSED = (
 
 COMPUTED = ("position_ids", "relative_position_index", "attn_mask")
 """Those of them that need not be kept, since any library computes them on loading."""
+
+SCALES = {
+    "temperature": (1e-4, 1e4, "what cosines are divided by"),
+    "logit_scale": (-9.0, 9.0, "the logarithm of what cosines are multiplied by"),
+    "logit_bias": (-1e4, 1e4, "what is added to logits"),
+}
+"""For scalars beside the towers: the least and the largest that are read, and what each is."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,6 +107,14 @@ class Pretrained:
     classifier: Classifier | None = None
     templates: tuple[str, ...] | None = None
     trained_templates: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("temperature", 0.0), ("bias", -math.inf)):
+            value = getattr(self, name)
+            if value is not None and not least < _as_number(value) < math.inf:
+                told = "a number above 0" if name == "temperature" else "a finite number"
+                shown = put_in_a_line(repr(value))[:50]
+                raise WeightsMismatch(f"the {name} of the model is {shown}; it must be {told}")
 
     @property
     def kind(self) -> str:
@@ -186,6 +202,52 @@ class Pretrained:
         """Finds the counterparts of all arrays in the table of a format."""
         paths = architecture.flatten(self.variables)
         return mapping.correspond(table, paths, architecture.depths_of(self.node))
+
+
+def _as_number(value: Any) -> float:
+    """Returns a number of any library, or NaN for what is none."""
+    try:
+        return math.nan if isinstance(value, str | bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def read_scalar(weights: WeightFile, name: str, missing: float | None = None) -> float | None:
+    """Reads a number beside the towers, such as the logit scale.
+
+    Args:
+      weights: the file's arrays.
+      name: an array, in `SCALES`.
+      missing: what is returned if there is none.
+
+    Raises:
+      WeightsMismatch: it is no number, or not in its range, as one that was stored as something
+        else: exp(-x) of a scale that is no logarithm is 0.
+    """
+    if name not in weights:
+        return missing
+    array, (least, most, meaning) = weights[name], SCALES[name]
+    value = float(array.reshape(-1)[0]) if array.size == 1 else math.nan
+    if least <= value <= most:
+        return value
+    found = f"{value:.6g}" if array.size == 1 else f"an array {list(array.shape)}"
+    advice = f", and log({found}) is {math.log(value):.6g}" if 0 < value < math.inf else ""
+    raise WeightsMismatch(
+        f"{weights.path}: {name} is {found}; as {meaning} it must be from {least:g} to {most:g}"
+        f"{advice * (name == 'logit_scale')}"
+    )
+
+
+def read_temperature(weights: WeightFile, name: str = "logit_scale") -> float:
+    """Reads what cosines are divided by, 1 if there is no array of the name.
+
+    Args:
+      weights: the file's arrays.
+      name: "temperature", or "logit_scale", whose exponential is its inverse.
+    """
+    if name == "temperature":
+        return read_scalar(weights, name, 1.0)
+    return math.exp(-read_scalar(weights, name, 0.0))
 
 
 def assemble(

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import pathlib
 import re
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from big_align.interop.arrays.stored_arrays import StoredArray
 from big_align.interop.arrays.weight_files import FORMATS, WeightFile, open_weights
 from big_align.interop.formats import timm_format
 from big_align.interop.formats.preprocessing import Preprocessing
-from big_align.interop.formats.pretrained import Pretrained, assemble
+from big_align.interop.formats.pretrained import Pretrained, assemble, read_temperature
 from big_align.interop.formats.timm_models import NOTHING_STATED, read_swin
 from big_align.interop.tables.unicl import UNICL
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
@@ -110,7 +109,6 @@ def _read_unicl(weights: WeightFile, where: str) -> Pretrained:
             f"{where} looks like UniCL with a Swin and a transformer for texts, but one of its "
             f"towers lacks {error.args[0]}"
         ) from error
-    scale = weights[SCALE].item() if SCALE in weights else 0.0
     return assemble(
         node,
         UNICL,
@@ -120,7 +118,7 @@ def _read_unicl(weights: WeightFile, where: str) -> Pretrained:
         source="unicl",
         unused=UNUSED,
         preprocessing=_prepare(size),
-        temperature=math.exp(-scale),
+        temperature=read_temperature(weights),
     )
 
 

@@ -19,7 +19,7 @@ from big_align.interop.formats import (
     text_files,
 )
 from big_align.interop.formats.preprocessing import CLIP_MEAN, CLIP_STD, HALF
-from big_align.interop.formats.pretrained import Pretrained, assemble
+from big_align.interop.formats.pretrained import Pretrained, assemble, read_temperature
 from big_align.interop.formats.transformers_configs import (
     TransformersFamily,
     check_windows,
@@ -78,10 +78,6 @@ DUALS = {
         CLIP_STD,
     ),
 }
-
-
-def _read_scale(name: str, array: np.ndarray) -> float:
-    return float(array) if name == "temperature" else math.exp(-float(array))
 
 
 def _write_scale(name: str, temperature: float) -> np.ndarray:
@@ -147,13 +143,12 @@ def _read_dual(
     mean, std = (seen.mean, seen.std) if seen else (dual.mean, dual.std)
     with open_weights(path) as weights:
         _rename_old_norms(weights)
-        scale = weights[dual.scale] if dual.scale in weights else np.float32(1)
         return assemble(
             node | {"image_mean": mean, "image_std": std},
             dual.table,
             weights,
             image_size=size,
-            temperature=_read_scale(dual.scale, scale),
+            temperature=read_temperature(weights, dual.scale),
             tokenizer=text_files.read(path, node["text"]["max_length"]),
             **more,
         )
