@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from big_align import whole_files
+from big_align.disk.regular_files import open_given
 from big_align.errors import UserError
 
 
@@ -121,7 +122,7 @@ def read_bytes(path: str) -> bytes | None:
         if "://" in path:
             system, name = _find_system(path)
             return system.cat_file(name)
-        with open(path, "rb") as file:
+        with open_given(path) as file:
             return file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None

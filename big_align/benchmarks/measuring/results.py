@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from big_align.benchmarks.measuring.means import add_means
+from big_align.disk.regular_files import read_regular
 from big_align.errors import UserError, put_in_a_line
 from big_align.runs import workdir
 from big_align.training.logs.evaluations import EVALUATION, EvaluationLog
@@ -104,7 +105,7 @@ class ResultFiles:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(self.path.parent):
                 there = read_rows(self.json) if self.json.is_file() else []
-                lines = self.path.read_bytes().count(b"\n") if self.path.exists() else 0
+                lines = read_regular(self.path).count(b"\n") if self.path.exists() else 0
                 if lines <= len(there) > 0:
                     write_whole(self.path, write_csv(there).encode(), sync=True)
         except OSError as error:
@@ -172,7 +173,7 @@ def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
       UserError: it is not in the format in which it was written.
     """
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}): mend it or move it away") from error
     if not isinstance(rows, list):

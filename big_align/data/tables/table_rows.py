@@ -14,6 +14,7 @@ from big_align.data.columns import list_names
 from big_align.data.sources.csv_source import read_csv
 from big_align.data.sources.image_folder import read_objects
 from big_align.data.table_lines import BadLines
+from big_align.disk.regular_files import check_regular
 from big_align.errors import UserError, put_in_a_line
 
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -83,6 +84,7 @@ def _read_parquet(path: str) -> TableRows:
     try:
         tables = []
         for name in listing.expand_paths(path):
+            check_regular(name)
             schema = pq.read_schema(name)
             _check_names(name, schema.names)
             plain = [field.name for field in schema if is_plain(field.type)]
