@@ -101,6 +101,50 @@ def test_what_trains_names_no_objective_and_no_config():
             assert not rooms & {"data", "models"}, name
 
 
+OWN_FILES = {
+    "benchmarks.catalog", "benchmarks.measuring.published", "configuration.config_files",
+    "data.loading.parallel", "distributed.agreement", "huge_pages", "planning.compilation",
+    "planning.tracing", "prepare.examination", "search.results", "search.server",
+    "tools.benchmark", "distributed.failures", "data.record_encoding",
+}  # fmt: skip
+"""Modules that read files of the package, of the system, or that they have just written."""
+CHECKED = {
+    "clusters.cluster_embeddings", "data.files", "data.tables.table_rows", "prepare.sketch",
+    "search.index_folder", "search.pending_rows", "training.saving.ownership",
+}  # fmt: skip
+"""Modules that know what they open, or ask before a library opens it."""
+
+
+def reads_by_name(call):
+    """Returns whether a call opens a file by its name for reading, and waits if it is a pipe."""
+    function = call.func
+    name = getattr(function, "attr", getattr(function, "id", ""))
+    if name in ("read_text", "read_bytes"):  # those of paths; ours take the path
+        return isinstance(function, ast.Attribute) and not call.args
+    modes = [x.value for x in call.args if isinstance(x, ast.Constant) and type(x.value) is str]
+    if isinstance(function, ast.Name) and name == "open":
+        return not any(set(mode) & set("wxa") for mode in modes[-1:])
+    if name == "open":
+        return modes[-1:] in (["r"], ["rb"], ["r+"])
+    return name in ("memmap", "read_table") or name == "load" and "np" in ast.unparse(function)
+
+
+def test_what_was_given_is_opened_only_if_it_is_a_file():
+    """A pipe or a device under the name of a file makes a program wait for ever."""
+    found = {}
+    for name, tree in trees().items():
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        here = [f"{x.lineno}: {ast.unparse(x)}" for x in calls if reads_by_name(x)]
+        module = name.partition(".")[2]
+        if (
+            here
+            and module not in OWN_FILES | CHECKED
+            and not module.startswith(("disk.", "configs."))
+        ):
+            found[module] = here
+    assert found == {}
+
+
 def functions(tree):
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 

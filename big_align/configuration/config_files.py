@@ -2,12 +2,13 @@
 
 import os
 import pathlib
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from big_align.configuration.fields import OWN, restore_types
 from big_align.configuration.places import GROUPS, list_nodes
-from big_align.errors import UserError, suggest
+from big_align.errors import UserError, put_in_a_line, suggest
 from big_align.interop.formats.native_format import read_config as read_json_config
 
 CONFIG_JSON = "config.json"
@@ -53,6 +54,20 @@ def find_config(given: str) -> str:
     raise UserError(f"--config={given}: there is no file {path}{near}{known}")
 
 
+def _check_names(node: Any, where: str) -> None:
+    """Raises a UserError for a field that no config can have."""
+    if isinstance(node, tuple):
+        for each in node:
+            _check_names(each, where)
+    for name, value in node.items() if isinstance(node, dict) else ():
+        if "." in name or name.startswith("__") or not name.isprintable():
+            raise UserError(
+                f"{where} has a field {put_in_a_line(repr(name))}; names of fields are printable, "
+                "have no dots, and do not begin with __"
+            )
+        _check_names(value, f"{where}: {put_in_a_line(name)}")
+
+
 def read_config(path: str | os.PathLike) -> ConfigDict:
     """Reads the `config.json` of a workdir, as the config that was written there.
 
@@ -62,7 +77,9 @@ def read_config(path: str | os.PathLike) -> ConfigDict:
       UserError: it is not JSON, or not the config of a run; or a component is unknown.
     """
     path = pathlib.Path(path)
-    config = ConfigDict(read_json_config(path, tuple(sorted(FIELDS))))
+    read = read_json_config(path, tuple(sorted(FIELDS)))
+    _check_names(read, str(path))
+    config = ConfigDict(read)
     for place in list(list_nodes(config)):
         restore_types(config, place)
     return config

@@ -8,6 +8,10 @@ import os
 import stat
 from typing import Any, BinaryIO
 
+import numpy as np
+
+from big_align.errors import UserError, tell_in_a_line
+
 MEMBER_MAX = 2**30  # bytes of an image or a text; a larger one would fill the memory
 
 
@@ -54,6 +58,20 @@ def check_regular(path: str | os.PathLike) -> None:
     """Raises OSError if a path is no local file, for libraries that open files by their names."""
     if fault := _find_fault(os.stat(path).st_mode):
         raise OSError(f"{os.fspath(path)} is {fault}, not a file")
+
+
+def map_array(path: str | os.PathLike) -> np.ndarray:
+    """Opens the array of a local file of NumPy, memory-mapped.
+
+    Raises:
+      UserError: it is missing, cut short or no array.
+    """
+    try:
+        check_regular(path)
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # NumPy raises all kinds of errors for broken headers
+        told = tell_in_a_line(error)
+        raise UserError(f"{path} is missing, cut short or no array ({told})") from error
 
 
 def _find_fault(mode: int) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from big_align.disk.regular_files import map_array
 from big_align.errors import UserError
 from big_align.prepare import storage
 
@@ -118,10 +119,8 @@ def read_sketch(path: str) -> CountMinSketch:
     """
     sketch = CountMinSketch(0)
     try:
-        if "://" in path:
-            sketch.table = np.load(io.BytesIO(storage.read_bytes(path) or b""))
-        else:
-            sketch.table = np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
+        remote = "://" in path and np.load(io.BytesIO(storage.read_bytes(path) or b""))
+        sketch.table = map_array(path) if remote is False else remote
+    except (OSError, ValueError, EOFError, UserError) as error:
         raise UserError(f"{path} cannot be read: {error}; delete its folder") from error
     return sketch

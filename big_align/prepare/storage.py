@@ -11,6 +11,7 @@ from typing import Any
 
 from big_align import whole_files
 from big_align.data.json_texts import NotJson, parse_json
+from big_align.disk.regular_files import open_given
 from big_align.errors import UserError
 
 
@@ -122,7 +123,7 @@ def read_bytes(path: str) -> bytes | None:
         if "://" in path:
             system, name = _find_system(path)
             return system.cat_file(name)
-        with open(path, "rb") as file:
+        with open_given(path) as file:
             return file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None

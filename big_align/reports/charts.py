@@ -16,6 +16,9 @@ WIDTH, HEIGHT = 360, 170
 LEFT, RIGHT, TOP, BOTTOM = 46, 354, 10, 146
 """The edges of the plotting area of a chart."""
 
+SMALLEST = 1e-300
+"""Differences below this are nothing: floats have no tenth of them."""
+
 
 class Bounds(NamedTuple):
     """The steps and values in the range of a chart."""
@@ -78,8 +81,8 @@ def choose_ticks(low: float, high: float) -> list[float]:
 
     There are three to seven of them.
     """
-    if high - low <= 1e-9 * max(abs(low), abs(high)):
-        middle, half = (low + high) / 2, abs(low) / 10 or 1.0
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), SMALLEST):
+        middle, half = (low + high) / 2, abs(low) / 10 if abs(low) > 10 * SMALLEST else 1.0
         low, high = middle - half, middle + half
     power = 10.0 ** math.floor(math.log10((high - low) / 4))
     step = next(n * power for n in (1, 2, 5, 10) if (high - low) / (n * power) <= 5)

@@ -2,15 +2,43 @@
 
 import inspect
 import itertools
+import re
+import reprlib
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from big_align.errors import UserError, put_in_a_line
+from big_align.training.logs.line_files import number_of
 
 
 def _is_pair(value: Any) -> bool:
     """Returns whether a value is a list of two."""
     return isinstance(value, list) and len(value) == 2
+
+
+def _is_number(value: Any) -> bool:
+    """Returns whether a value is a number that can be drawn."""
+    number = None if isinstance(value, str) else number_of(value)
+    return number is not None and abs(number) <= LARGEST
+
+
+def _is_time(value: Any) -> bool:
+    """Returns whether a value is a time, in seconds, that calendars have."""
+    return _is_number(value) and abs(value) < 2**36
+
+
+def _is_command(value: Any) -> bool:
+    """Returns whether a value is a command line that a shell would split into words."""
+    try:
+        return isinstance(value, str) and bool(shlex.split(value))
+    except ValueError:  # a quote without an end
+        return False
+
+
+def _is_picture(value: Any) -> bool:
+    """Returns whether a value is an image as runs write it, of which nothing must be fetched."""
+    return isinstance(value, str) and bool(PICTURE.match(value))
 
 
 def _is_confusion(value: Any) -> bool:
@@ -33,13 +61,15 @@ def _is_distributions(value: Any) -> bool:
     return whole and ascending and len(steps) == len(value["steps"]) > 0
 
 
-NUMBER = int | float
-ITEM = {"image": str | None, "text": str, "right": bool | None}
+LARGEST = 1e300
+"""Numbers beyond this are drawn like infinity: their sums and differences may be infinite."""
+PICTURE = re.compile(r"data:image/[a-z]+;base64,[A-Za-z0-9+/=]*\Z")
+ITEM = {"image": (type(None), _is_picture), "text": str, "right": bool | None}
 EXAMPLES = {"title": str, "note": str, "rows": [{"query": ITEM, "found": [ITEM]}]}
 LABELED_COUNTS = {"title": str, "note": str, "names": [str], "counts": [[int]]}
 SHARES = {
-    **{"title": str, "note": str, "groups": [str], "edges": [NUMBER]},
-    **{"shares": [[[NUMBER]]], "steps": [int]},
+    **{"title": str, "note": str, "groups": [str], "edges": [_is_number]},
+    **{"shares": [[[_is_number]]], "steps": [int]},
 }
 PICTURES = {"step": int, "exhibits": {"*": [(EXAMPLES, _is_confusion, _is_distributions)]}}
 NODE = {"source?": {}, "*": Any}
@@ -49,15 +79,15 @@ CONFIG = {
     "evaluators?": {"*": NODE},
     "*": Any,
 }
-GOODPUT = {"seconds?": {"*": NUMBER}, "*": Any}
+GOODPUT = {"seconds?": {"*": _is_number}, "*": Any}
 START = {
-    "time?": NUMBER,
+    "time?": _is_time,
     "step?": int,
     "parameters?": {"*": int},
     "examples?": {"*": int | None},
     "versions?": {"*": str},
     "devices?": {"count?": int, "processes?": int, "*": Any},
-    "command?": str,
+    "command?": _is_command,
     "config?": str,
     "changes?": {"*": _is_pair},
     "*": Any,
@@ -92,6 +122,8 @@ def check_form(value: Any, form: Any, where: str) -> None:
             check_form(value[name], form.get("*", Any), f"{where}: {name}")
     elif isinstance(form, list):
         _expect(isinstance(value, list), where, "a list", value)
+        if isinstance(form[0], type) and all(isinstance(each, form[0]) for each in value):
+            return  # a message of a place takes longer than the place
         for number, each in enumerate(value):
             check_form(each, form[0], f"{where}: {number}")
     elif isinstance(form, tuple):
@@ -114,5 +146,5 @@ def fits(value: Any, form: Any) -> bool:
 
 def _expect(right: bool, where: str, what: str, value: Any) -> None:
     if not right:
-        shown = put_in_a_line(repr(value))
+        shown = put_in_a_line(reprlib.repr(value))  # bounded, however large the value is
         raise UserError(f"{where} should be {what} and is {shown[:60]}; mend the file or remove it")

@@ -45,23 +45,30 @@ def write_pictures(record: RunRecord) -> Iterator[str]:
             title = f"{evaluator}: {exhibit['title'][:1].lower()}{exhibit['title'][1:]}"
             note = f"{exhibit['note']} Step {record.pictures['step']:,}."
             yield f"<h2>{html.escape(title)}</h2><p class=soft>{html.escape(note)}</p>"
-            written = _write_exhibit(exhibit)
-            if len(written) > room:
-                written = "<p>Left out: the page would be too large.</p>"
-            room -= len(written)
-            yield written
+            written = []
+            for piece in _write_exhibit(exhibit):
+                written.append(piece)
+                if sum(map(len, written)) > room:
+                    written = ["<p>Left out: the page would be too large.</p>"]
+                    break
+            room -= sum(map(len, written))
+            yield "".join(written)
 
 
-def _write_exhibit(exhibit: Mapping[str, Any]) -> str:
+def _write_exhibit(exhibit: Mapping[str, Any]) -> Iterator[str]:
     if "rows" in exhibit:
-        return _write_rows(exhibit)
-    return _draw_distributions(exhibit) if "shares" in exhibit else _write_confusion(exhibit)
+        yield from _write_rows(exhibit)
+    elif "shares" in exhibit:
+        yield _draw_distributions(exhibit)
+    else:
+        yield from _write_confusion(exhibit)
 
 
-def _write_rows(exhibit: Mapping[str, Any]) -> str:
+def _write_rows(exhibit: Mapping[str, Any]) -> Iterator[str]:
     pictured = any(item["image"] for row in exhibit["rows"] for item in row["found"])
-    rows = "".join(_write_row(row, pictured) for row in exhibit["rows"])
-    return f"<div class=examples>{rows}</div>"
+    yield "<div class=examples>"
+    yield from (_write_row(row, pictured) for row in exhibit["rows"])
+    yield "</div>"
 
 
 def _write_row(row: Mapping[str, Any], pictured: bool) -> str:
@@ -85,21 +92,20 @@ def _write_image(address: str, kind: str) -> str:
     return f"<figure class='{kind}'><img alt='' src='{html.escape(address)}'></figure>"
 
 
-def _write_confusion(exhibit: Mapping[str, Any]) -> str:
+def _write_confusion(exhibit: Mapping[str, Any]) -> Iterator[str]:
     names, counts = exhibit["names"], exhibit["counts"]
     others = any(row[-1] for row in counts)
-    lines = []
+    yield "<div class=scroll><table class=confusion>"
     for name, row in zip(names, counts, strict=True):
         whole = sum(row) or 1
         cells = (
             f"<td style='--share: {count / whole:.3f}'>{count or ''}"
             for count in (row if others else row[:-1])
         )
-        lines.append(f"<tr><th>{html.escape(name)}{''.join(cells)}")
+        yield f"<tr><th>{html.escape(name)}{''.join(cells)}"
     columns = [*names, *(["others"] * others)]
     foot = "".join(f"<th class=upright>{html.escape(name)}" for name in columns)
-    table = f"<table class=confusion>{''.join(lines)}<tr><th>{foot}</table>"
-    return f"<div class=scroll>{table}</div>"
+    yield f"<tr><th>{foot}</table></div>"
 
 
 LEFT, RIGHT, BAND = 90, 700, 40

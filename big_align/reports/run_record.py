@@ -2,11 +2,11 @@
 
 import dataclasses
 import json
-import math
 import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+from big_align.disk.regular_files import read_regular
 from big_align.errors import UserError
 from big_align.reports import forms, starts
 from big_align.reports.forms import check_form, fits
@@ -153,7 +153,7 @@ def _read_object(path: pathlib.Path, form: Any) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_bytes().decode())
+        found = json.loads(read_regular(path).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}); mend the file or remove it") from error
     check_form(found, form, str(path))
@@ -204,5 +204,5 @@ def _read_evaluations(path: pathlib.Path) -> dict[str, Series]:
 
 
 def finite(values: Series) -> Series:
-    """Returns the values that are finite."""
-    return [(step, value) for step, value in values if math.isfinite(value)]
+    """Returns the values that are finite, and so are their differences and sums."""
+    return [(step, value) for step, value in values if abs(value) <= forms.LARGEST]

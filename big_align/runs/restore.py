@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from big_align.components.signatures import advise
 from big_align.configuration.config_files import CONFIG_JSON, read_config
 from big_align.configuration.fields import describe_fields
+from big_align.disk.regular_files import read_regular
 from big_align.errors import (
     CheckpointMismatch,
     ConfigError,
@@ -245,7 +246,7 @@ def keep_config(workdir: str, config: ConfigDict, step: int) -> list[str]:
     kept = path.with_name(f"config.{step}.json")
     # Of several changes at the same step, only the first replaces a config that was trained with.
     if lines and not kept.exists():
-        write_whole(kept, path.read_bytes(), sync=True)
+        write_whole(kept, read_regular(path), sync=True)
     write_whole(path, config.to_json_best_effort(indent=2).encode() + b"\n", sync=True)
     return lines
 

@@ -195,7 +195,10 @@ class FolderLock:
         self._folder = folder
 
     def __enter__(self) -> None:
-        self._file = open(self._folder / LOCK, "w")
+        path = self._folder / LOCK
+        path.touch()
+        check_regular(path)
+        self._file = path.open("a")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

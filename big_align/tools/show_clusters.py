@@ -28,6 +28,7 @@ from big_align.data.examples import Source
 from big_align.data.images.image_ops import Transform
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
 from big_align.data.precomputed.shard_files import list_shards
+from big_align.disk.regular_files import map_array
 from big_align.errors import UserError
 from big_align.exhibits.clusters import Place, find_examples
 from big_align.plots import cluster_pictures
@@ -186,10 +187,7 @@ def read_centers(path: str) -> np.ndarray:
     """
     if os.path.isdir(path):
         return workdir.read_centers(Path(path))
-    try:
-        centers = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise UserError(f"{path} is cut short or no array ({error})") from error
+    centers = map_array(path)
     if centers.ndim != 2:
         raise UserError(f"{path} is {list(centers.shape)}; centers are [k d]")
     return centers

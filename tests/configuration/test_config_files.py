@@ -48,6 +48,19 @@ def test_a_config_read_back_is_the_one_that_was_written(name, tmp_path):
     assert list_types(load_config(str(path))) == list_types(written)
 
 
+@pytest.mark.parametrize("name", ["a.b", "__class__", "__init__", "a\0b", "a\nb"])
+def test_a_name_that_no_config_can_have_is_a_line(tmp_path, name):
+    path = leave(load_config(TINY), tmp_path)
+    written = json.loads(path.read_text())
+    for node in (written, written["data"], written["data"]["source"], written["evaluators"]):
+        node[name] = {"name": 1}
+        path.write_text(json.dumps(written))
+        with pytest.raises(UserError, match="config.json.* has a field '.*'; names of") as error:
+            read_config(path)
+        assert "\n" not in str(error.value) and "\0" not in str(error.value)
+        del node[name]
+
+
 def test_a_config_read_back_takes_overrides_as_its_file_does(tmp_path):
     path = str(leave(load_config(TINY), tmp_path))
     source = "{'name': 'npz', 'path': 'a.npz'}"

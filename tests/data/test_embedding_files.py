@@ -146,7 +146,7 @@ def change_index(**entries):
 
 
 DAMAGES = [
-    (cut_array, "f2.npy is cut short or no array"),
+    (cut_array, "f2.npy is missing, cut short or no array"),
     (cut_keys, "f3.keys has 1 lines, but the shard 7 examples"),
     (replace_array, r"f0.npy is float16 \[5, 3\], but index.json says float16 \[5, 4\]"),
     (lambda f: (f / "f3.npy").unlink(), "lacks 1 of 4 shards, f3.npy the first"),

@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_one_line(source, tmp_path, capsys):
         ([f"--clusters={clusters}", "--embeddings", str(tmp_path)], "has no index.json"),
         ([*source, "--model=/nowhere"], "/nowhere: there is no such file or folder"),
         ([*given, wide, wide, "--centers", "a", "b"], "names 2 files for 3 --embeddings"),
-        ([*given, "--centers", str(tmp_path / "short.npy")], "is cut short or no array"),
+        ([*given, "--centers", str(tmp_path / "short.npy")], "is missing, cut short or no array"),
     ):  # fmt: skip
         error = run(capsys, tmp_path / "out", *flags)
         assert isinstance(error, str) and error.startswith("error: ") and error.count("\n") == 1

@@ -33,6 +33,7 @@ from big_align.data.precomputed.shard_files import (
     list_shards,
     write_array,
 )
+from big_align.disk.regular_files import map_array
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.zero_shot import average_texts
@@ -190,10 +191,7 @@ class EmbeddingStore:
         key = _digest(f"{self.fingerprint} {kind}{shape} ".encode() + ids)
         path = self._folder / "texts" / f"{key}.npy"
         if path.is_file():
-            try:
-                return np.load(path, allow_pickle=False)
-            except (OSError, ValueError, EOFError) as error:
-                raise UserError(f"{path} is damaged ({error}): remove it") from error
+            return np.array(map_array(path))
         if self._encoder is None:  # a text tower alone has no projection, so both are the same
             rows = self._model.tower("text").embed_texts(texts)
         else:

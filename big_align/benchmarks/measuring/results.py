@@ -105,7 +105,7 @@ class ResultFiles:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(self.path.parent):
                 there = read_rows(self.json) if self.json.is_file() else []
-                lines = self.path.read_bytes().count(b"\n") if self.path.exists() else 0
+                lines = read_regular(self.path).count(b"\n") if self.path.exists() else 0
                 if lines <= len(there) > 0:
                     write_whole(self.path, write_csv(there).encode(), sync=True)
         except OSError as error:

@@ -24,6 +24,7 @@ from big_align.data.precomputed.shard_files import (
     read_shards,
 )
 from big_align.data.shard_offsets import ShardOffsets
+from big_align.disk.regular_files import map_array, read_regular
 from big_align.errors import UserError
 
 CENTERS = "centers.npy"
@@ -65,11 +66,7 @@ class ShardFolder:
         return self._open(shard)
 
     def _open_array(self, shard: Shard) -> np.ndarray:
-        path = self.path / (shard.file + self._ending)
-        try:
-            rows = np.load(path, mmap_mode="r", allow_pickle=False)
-        except Exception as error:  # NumPy raises all kinds of errors for broken headers
-            raise UserError(f"{path} is cut short or no array ({error})") from error
+        rows = map_array(self.path / (shard.file + self._ending))
         return rows.view(np.ndarray)  # taking rows of a memmap is slow
 
     def _check(self, dtype: str, *width: int) -> None:
@@ -95,7 +92,7 @@ class ShardFolder:
         path = self.path / (shard.file + KEYS)
         if not path.is_file():
             raise UserError(f"{path} is missing")
-        return path.read_bytes()
+        return read_regular(path)
 
     def keys(self, shard: Shard) -> list[str]:
         """Reads the keys of a shard; an example that could not be read has an empty key."""
@@ -227,10 +224,7 @@ def read_centers(folder: pathlib.Path, k: int, dim: int) -> Float[np.ndarray, "k
       UserError: they are missing, cut short, or differ from the index in number or width.
     """
     path = folder / CENTERS
-    try:
-        centers = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} is missing, cut short or no array ({error})") from error
+    centers = map_array(path)
     if centers.shape != (k, dim) or centers.dtype != np.float32:
         raise UserError(
             f"{path} is {centers.dtype} {list(centers.shape)}, but {INDEX} says float32 {[k, dim]}"

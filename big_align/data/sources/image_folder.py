@@ -13,6 +13,7 @@ from big_align.data.json_texts import NotJson, parse_json, read_json
 from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.table_source import Row, TableSource
 from big_align.data.table_lines import BadLines, read_text_lines
+from big_align.disk.regular_files import open_given
 from big_align.errors import FieldError, UserError
 
 METADATA = ("metadata.jsonl", "metadata.csv")
@@ -90,7 +91,7 @@ def is_list(path: str) -> bool:
     """Returns whether a local JSON file has a list, which COCO's files have not."""
     if not os.path.isfile(path):
         return False
-    with open(path, "rb") as file:
+    with open_given(path) as file:
         start = file.read(2**16)
     decoder = codecs.getincrementaldecoder(files.find_encoding(start))("replace")
     return decoder.decode(start).lstrip()[:1] == "["

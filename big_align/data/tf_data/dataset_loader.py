@@ -12,6 +12,7 @@ from big_align.data.tf_data.batch_values import Limits, check_first, check_numbe
 from big_align.data.tf_data.element_spec import check_rows, check_spec, complete_batch
 from big_align.data.tf_data.facts import facts_of
 from big_align.data.workers.batch_memory import HostBatch, Row
+from big_align.disk.regular_files import read_regular
 from big_align.errors import UserError
 
 SAVED = "pipeline"
@@ -178,7 +179,7 @@ class SavedDatasetLoader(DatasetLoader):
         batches, at = self._start(0), 0
         if self._position is not None:
             batches.read(self._position)
-            at = int(pathlib.Path(self._position, STEP).read_text())
+            at = int(read_regular(pathlib.Path(self._position, STEP)))
         if at > step:
             raise UserError(
                 f"{self._where} saves the position of its iterator, which is at step {at} and not "

@@ -16,6 +16,7 @@ import numpy as np
 from big_align.data.files import decode
 from big_align.data.json_texts import NotJson
 from big_align.data.json_texts import parse_json as parse_any_json
+from big_align.disk.regular_files import open_regular
 from big_align.errors import WeightFileError
 
 DTYPES = {
@@ -63,11 +64,11 @@ class BinaryFile:
     def __init__(self, path: pathlib.Path):
         self.path = path
         try:
-            self._file = open(path, "rb", buffering=0)
+            self._file = os.fdopen(open_regular(path), "rb", buffering=0)
         except FileNotFoundError:
             raise WeightFileError(f"{path} does not exist") from None
         except OSError as error:
-            raise WeightFileError(f"{path} cannot be read: {error.strerror}") from error
+            raise WeightFileError(f"{path} cannot be read: {error.strerror or error}") from error
         self.size = os.fstat(self._file.fileno()).st_size
 
     def read_into(self, start: int, buffer: memoryview) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from big_align.components.tables import TOKENIZERS
 from big_align.data.files import exists, files_of
 from big_align.data.package_files import locate
+from big_align.disk.regular_files import read_regular
 from big_align.errors import UserError, WeightFileError, WeightsMismatch
 from big_align.interop.arrays.weight_files import open_weights
 from big_align.interop.formats import architecture
@@ -130,7 +131,7 @@ def _find_vocabularies(path: pathlib.Path, config: Mapping[str, Any]) -> dict[st
         tokenizer |= {file: str(path / name)}
         if not (path / name).is_file():
             raise WeightFileError(f"the tokenizer's file {tokenizer[file]} is missing")
-        digest = _digest((path / name).read_bytes())
+        digest = _digest(read_regular(path / name))
         if config.get(DIGESTS, {}).get(name, digest) != digest:
             raise WeightFileError(
                 f"the tokenizer's file {tokenizer[file]} is not the one that was exported: it has "

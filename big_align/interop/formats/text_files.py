@@ -9,6 +9,7 @@ from absl import logging
 from big_align.data.text import clip_tokenizer, roberta_tokenizer
 from big_align.data.text.roberta_tokenizer import END, PAD, START, UNKNOWN
 from big_align.data.text.tokenizers import list_wordpieces
+from big_align.disk.regular_files import read_regular
 from big_align.errors import UserError
 from big_align.interop.arrays.stored_arrays import parse_json
 
@@ -52,7 +53,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     Raises:
       WeightFileError: the file is not a JSON object.
     """
-    return parse_json(path.read_bytes(), str(path)) if path.is_file() else {}
+    return parse_json(read_regular(path), str(path)) if path.is_file() else {}
 
 
 def read(path: pathlib.Path, max_length: int) -> dict[str, Any] | None:

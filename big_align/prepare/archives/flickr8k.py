@@ -11,6 +11,7 @@ from PIL import Image
 
 from big_align.data.images.decoding import MAX_PIXELS, open_picture, to_rgb
 from big_align.data.table_lines import BadLines, read_rows, read_text_lines
+from big_align.disk.regular_files import read_regular
 from big_align.errors import UserError, tell_in_a_line
 from big_align.prepare import shards, storage
 from big_align.progress import make_bar
@@ -174,8 +175,7 @@ def write_shards(
 def _make_member(archive: Flickr8k, name: str, place: int, side: int | None) -> shards.Member:
     path = os.path.join(archive.folder, name)
     try:
-        with open(path, "rb") as file:
-            image = file.read()
+        image = read_regular(path)
         picture = to_rgb(open_picture(image, MAX_PIXELS))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be used: {tell_in_a_line(error)}") from error

@@ -14,6 +14,7 @@ import numpy as np
 from tensorboardX import summary
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from big_align.disk.regular_files import read_regular
 from big_align.tf_records import CHECKSUM, LENGTH, encode_record
 from big_align.whole_files import naming, write_whole
 
@@ -81,7 +82,7 @@ def mend_events(folder: pathlib.Path, step: int, lines: Iterable[Line]) -> None:
     paths = sorted(folder.glob(PATTERN))
     known: set[tuple[int, str]] = set()
     for path in reversed(paths):  # a later file overrides what it repeats of earlier ones
-        content = path.read_bytes()
+        content = read_regular(path)
         kept = list(_keep_records(content, step, known))
         if sum(map(len, kept)) != len(content):
             write_whole(path, b"".join(kept), sync=True)
@@ -99,7 +100,7 @@ def _fill(path: pathlib.Path, lines: Iterable[Line], known: set[tuple[int, str]]
         if (step, _make_tag(name)) not in known
     ]
     if missing:
-        write_whole(path, path.read_bytes() + b"".join(missing), sync=True)
+        write_whole(path, read_regular(path) + b"".join(missing), sync=True)
 
 
 def _keep_records(content: bytes, step: int, known: set[tuple[int, str]]) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 
+from big_align.disk.regular_files import read_regular
 from big_align.distributed import activity
 from big_align.training.logs.phases import PHASES
 from big_align.whole_files import write_whole
@@ -123,11 +124,11 @@ def _read_record(path: pathlib.Path) -> dict:
     """Returns what earlier processes have recorded; an empty record if it cannot be read."""
     none = {"step": 0, "time": None, "seconds": dict.fromkeys(PHASES, 0.0)}
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(read_regular(path))
         seconds = {name: float(found["seconds"][name]) for name in PHASES}
         when = None if found["time"] is None else float(found["time"])
         return {"step": int(found["step"]), "time": when, "seconds": seconds}
-    except (FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
+    except (OSError, ArithmeticError, ValueError, TypeError, LookupError, RecursionError):
         return none
 
 

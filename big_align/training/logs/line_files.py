@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from big_align.disk.regular_files import check_regular, open_given, read_regular
 from big_align.whole_files import naming, write_whole
 
 
@@ -29,7 +30,7 @@ def read_lines(
     bad = 0
     if not path.exists():
         return
-    with path.open("rb") as file:
+    with open_given(path) as file:
         for number, line in enumerate(file):
             if wanted is not None and not wanted(number, line):
                 continue
@@ -43,7 +44,7 @@ def read_lines(
 def parse_line(line: bytes, needs: Iterable[str] = ()) -> dict[str, Any] | None:
     """Returns the object of a line; None if it is not a JSON object with the fields it needs.
 
-    A `step` must be an integer, or null for a state that no run has trained.
+    A `step` must be an integer of 64 bits, or null for a state that no run has trained.
     """
     try:
         found = json.loads(line.decode())
@@ -52,7 +53,7 @@ def parse_line(line: bytes, needs: Iterable[str] = ()) -> dict[str, Any] | None:
     if not isinstance(found, dict) or any(name not in found for name in needs):
         return None
     step = found.get("step")
-    return found if step is None or type(step) is int else None
+    return found if step is None or type(step) is int and abs(step) < 2**63 else None
 
 
 def keep_lines(
@@ -67,7 +68,7 @@ def keep_lines(
     """
     if not path.exists():
         return
-    lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
+    lines = [line for line in read_regular(path).split(b"\n") if line.strip()]
     objects = [parse_line(line, needs) for line in lines]
     kept = [
         line + b"\n"
@@ -81,6 +82,8 @@ def keep_lines(
 def append_line(path: pathlib.Path, record: Mapping[str, Any]) -> None:
     """Appends an object to a file and to the disk, even if a kill has cut its last line short."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        check_regular(path)
     with naming(path), path.open("ab+") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
         cut = file.read(1) not in (b"", b"\n")

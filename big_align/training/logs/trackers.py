@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import UInt8
 
+from big_align.disk.regular_files import read_regular
 from big_align.errors import UserError, tell_in_a_line
 from big_align.nodes import Given
 from big_align.training.logs.event_files import EventFile, Line, mend_events
@@ -152,9 +153,9 @@ class WeightsAndBiases:
         if not self._path.exists():
             return secrets.token_hex(4), 0
         try:
-            record = json.loads(self._path.read_text())
+            record = json.loads(read_regular(self._path))
             return str(record["id"]), int(record["step"])
-        except (ValueError, TypeError, LookupError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
             raise UserError(
                 f"{self._path} does not name a run of Weights & Biases "
                 f"({tell_in_a_line(error)}); remove it to begin another there"

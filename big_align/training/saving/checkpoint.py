@@ -71,13 +71,13 @@ class Checkpointer:
         said: Given[Said] = UNSAID,
         parts: Mapping[str, SavedPart] = types.MappingProxyType({}),
     ):
-        # Every process writes its part, so on several hosts this must be shared storage.
-        self.folder = step_folders.find_folder(workdir, folder)
+        self.folder = step_folders.find_folder(workdir, folder)  # every host writes its part
         self._retention = Retention(keep_last, keep_every, keep_best, said)
         if read_only:
             ownership.check_seen(self.folder, workdir)
         else:
             leftovers.clear(self.folder)  # Orbax would remove more in a bucket
+        step_folders.check_files(self.folder)
         self._manager = ocp.CheckpointManager(
             self.folder,
             options=ocp.CheckpointManagerOptions(

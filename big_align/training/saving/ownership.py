@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 from etils import epath
 
+from big_align.disk.regular_files import check_regular, read_regular
 from big_align.distributed import agreement, processes
 from big_align.errors import MissingCheckpoint, UserError, tell_in_a_line
 
@@ -135,6 +136,8 @@ def _take(path: epath.Path, me: dict[str, Any]) -> None:
     """
     if _make(path, me):
         return
+    if path.exists() and "://" not in os.fspath(path):
+        check_regular(path)
     gone = _stamp(path)
     if (path.exists() and _lives(path)) or not _replace(path, gone, me):
         raise UserError(_refuse(path))
@@ -233,7 +236,7 @@ def _refuse(path: epath.Path) -> str:
 def _read(path: epath.Path) -> dict[str, Any]:
     """Reads the owner of a folder; returns an empty dictionary if it cannot be read."""
     try:
-        owner = json.loads(path.read_text())
+        owner = json.loads(read_regular(path))
     except Exception:  # as in `_beat`
         return {}
     return owner if isinstance(owner, dict) else {}
@@ -242,7 +245,7 @@ def _read(path: epath.Path) -> dict[str, Any]:
 def _stamp(path: epath.Path) -> Any:
     """Returns a value that changes when the owner's file is touched or written."""
     try:
-        return path.read_text(), os.stat(path).st_mtime_ns if os.path.exists(path) else 0
+        return read_regular(path), os.stat(path).st_mtime_ns if os.path.exists(path) else 0
     except Exception:  # as in `_beat`
         return None
 

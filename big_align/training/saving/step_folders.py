@@ -8,8 +8,8 @@ from typing import Any
 
 from etils import epath
 
-from big_align.disk.regular_files import is_missing, read_regular
-from big_align.errors import tell_in_a_line
+from big_align.disk.regular_files import check_regular, is_missing, read_regular
+from big_align.errors import UserError, tell_in_a_line
 
 FOLDER = "checkpoints"
 """The folder of a workdir that holds its checkpoints, each in a folder named by its step."""
@@ -28,6 +28,25 @@ def find_folder(workdir: str, folder: str | None) -> epath.Path:
 def list_steps(folder: epath.Path) -> list[int]:
     """Returns the steps of which a folder has what is named like a checkpoint."""
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
+def check_files(folder: epath.Path) -> None:
+    """Refuses a pipe or a device beside the folders of a checkpoint, where Orbax reads files.
+
+    Raises:
+      UserError: there is one.
+    """
+    local = "://" not in os.fspath(folder) and folder.is_dir()
+    for step in list_steps(folder) if local else ():
+        paths = (folder / str(step)).iterdir() if (folder / str(step)).is_dir() else ()
+        for path in paths:
+            if path.exists() and not path.is_dir():
+                try:
+                    check_regular(path)
+                except OSError as error:
+                    raise UserError(
+                        f"{error}; remove it, which the checkpoint can do without"
+                    ) from error
 
 
 def has_steps(folder: epath.Path) -> bool:

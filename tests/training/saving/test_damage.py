@@ -1,6 +1,7 @@
 """A damaged checkpoint is named, set aside and passed over: no traceback and no garbage."""
 
 import json
+import os
 import random
 import shutil
 
@@ -11,7 +12,7 @@ import pytest
 from orbax.checkpoint._src.path import atomicity, atomicity_defaults
 
 from big_align.disk import file_checksums
-from big_align.errors import DamagedCheckpoint
+from big_align.errors import DamagedCheckpoint, UserError
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import TrainState
 
@@ -72,16 +73,28 @@ def list_files(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
+SPECIAL = {
+    "pipe": os.mkfifo,
+    "folder": os.mkdir,
+    "device": lambda path: os.symlink("/dev/zero", path),
+}
+"""What can be under the name of a file, and is none."""
+
+
 def damage(folder, random_):
     """Damages one file or folder of a checkpoint; returns how."""
     path = random_.choice(list_files(folder))
-    kind = random_.choice(["flip", "bit", "cut", "empty", "delete", "rename", "grow", "up", "zero"])
+    kinds = ["flip", "bit", "cut", "empty", "delete", "rename", "grow", "up", "zero", *SPECIAL]
+    kind = random_.choice(kinds)
     data = path.read_bytes()
     place = random_.randrange(max(len(data), 1))
     if kind == "up":  # a folder on the way to it
         folders = [p for p in path.parents if folder in p.parents or p == folder]
         path = random_.choice(folders)
         shutil.rmtree(path) if random_.random() < 0.5 else path.rename(f"{path}_moved")
+    elif kind in SPECIAL:
+        path.unlink()
+        SPECIAL[kind](path)
     elif kind == "delete":
         path.unlink()
     elif kind == "rename":
@@ -106,6 +119,10 @@ def test_what_is_restored_is_what_was_saved(saved, seed):
     newest = saved / "checkpoints" / "130"
     before = {path: path.read_bytes() for path in list_files(newest)}
     how = damage(newest, random.Random(seed))
+    if how.startswith(("pipe", "device")) and how.count("/") == 1:
+        with pytest.raises(UserError, match="130/.* is a .*, not a file; remove it"):
+            restore(saved)
+        return
     step = check_state(restore(saved), (120, 130))
     if step == 130:  # a note of Orbax, which is not read, or bytes that are what they were
         changed = [p for p in before if not p.is_file() or p.read_bytes() != before[p]]
@@ -181,6 +198,28 @@ def test_a_run_does_not_start_over_when_all_are_damaged(saved):
             restore(saved)
     shutil.rmtree(saved / "checkpoints")
     assert restore(saved) is None
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_what_is_no_file_in_a_checkpoint_is_not_waited_for(saved, kind):
+    """No file is opened that waits for another process or never ends; one of its own is a line."""
+    newest = saved / "checkpoints/130"
+    for name in ("state/manifest.ocdbt", "record/metadata", "checksums/checksums.json"):
+        path = newest / name
+        whole = path.read_bytes()
+        path.unlink()
+        SPECIAL[kind](path)
+        assert check_state(restore(saved, read_only=True), (120, 130)) == 120
+        path.rmdir() if path.is_dir() else path.unlink()
+        path.write_bytes(whole)
+    (newest / "_CHECKPOINT_METADATA").unlink()
+    SPECIAL[kind](newest / "_CHECKPOINT_METADATA")
+    if kind == "folder":  # of which Orbax makes nothing
+        check_state(restore(saved, read_only=True), (130,))
+        return
+    for read_only in (True, False):
+        with pytest.raises(UserError, match="130/_CHECKPOINT_METADATA is a .*; remove it, which"):
+            restore(saved, read_only=read_only)
 
 
 def test_a_stray_folder_is_in_nobodys_way(saved, capsys):
