@@ -1,9 +1,10 @@
-"""Two processes of a run as two threads of one, which agree through a store as in a run."""
+"""Processes of a run as threads of one, which agree through a store as in a run."""
 
 import threading
 import types
 
 from big_align.distributed import agreement, processes
+from big_align.training.saving import rounds
 
 PATIENCE_SECONDS = 3
 
@@ -18,7 +19,7 @@ class Store:
     def __init__(self):
         self._values, self._changed = {}, threading.Condition()
 
-    def key_value_set(self, key, value):
+    def key_value_set(self, key, value, allow_overwrite=False):
         with self._changed:
             self._values[key] = value
             self._changed.notify_all()
@@ -32,10 +33,14 @@ class Store:
     def key_value_dir_get(self, prefix):
         return [(k, v) for k, v in sorted(self._values.items()) if k.startswith(prefix)]
 
+    def key_value_delete(self, prefix):
+        with self._changed:
+            self._values = {k: v for k, v in self._values.items() if not k.startswith(prefix)}
 
-def run_both(monkeypatch, act):
+
+def run_both(monkeypatch, act, count=2):
     """Calls `act` with the number of each process; returns what it returns, or the exceptions."""
-    own, store, outcomes = threading.local(), Store(), [None, None]
+    own, store, outcomes = threading.local(), Store(), [None] * count
 
     class Numbers:
         def __next__(self):
@@ -44,7 +49,7 @@ def run_both(monkeypatch, act):
 
     def run(process):
         own.number = 0
-        own.state = types.SimpleNamespace(process_id=process, num_processes=2, client=store)
+        own.state = types.SimpleNamespace(process_id=process, num_processes=count, client=store)
         try:
             outcomes[process] = act(process)
         except Exception as error:
@@ -53,8 +58,9 @@ def run_both(monkeypatch, act):
     alone = processes.coordination()
     with monkeypatch.context() as patch:
         patch.setattr(processes, "coordination", lambda: getattr(own, "state", alone))
-        patch.setattr(agreement, "_NUMBERS", Numbers())
-        threads = [threading.Thread(target=run, args=(process,)) for process in range(2)]
+        for module in (agreement, rounds):
+            patch.setattr(module, "_NUMBERS", Numbers())
+        threads = [threading.Thread(target=run, args=(process,)) for process in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -7,6 +7,7 @@ communication uses the key-value store of JAX's coordination service, which live
 import ctypes
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,6 +29,10 @@ LAST_WORD_SECONDS = 2
 
 FINISH_SECONDS = 300
 """How long a process that has finished waits for the others."""
+
+RETRY_SECONDS, RETRIES = 1.0, 5
+"""How often, in a row, the store fails to answer before process 0 counts as gone: a network may
+lose a message. If the connection breaks, JAX calls abort(), which is faster."""
 
 GONE = "error: process 0 failed: it was killed, or its host is gone"
 
@@ -98,8 +103,8 @@ class Watch:
         """
         if is_consequence:
             time.sleep(BEAT_SECONDS * (SILENT_BEATS + 2))
-        name = f"process {self._process} "
-        reason = reason if reason.startswith(name) else f"{name}failed: {reason}"
+        if not re.match(r"process(es)? \d", reason):  # it may name the process that is at fault
+            reason = f"process {self._process} failed: {reason}"
         self._announce(self._process, f"error: {reason}")
         self._leave(text)
 
@@ -115,13 +120,18 @@ class Watch:
         }
 
     def _wait_for_outcome(self) -> None:
-        outcome = None
+        outcome, unanswered = None, 0
         while outcome is None:
             try:
                 outcome = self._store.blocking_key_value_get(_OUTCOME, 60_000)
             except jax.errors.JaxRuntimeError as error:
-                if "DEADLINE_EXCEEDED" not in str(error):
+                if "DEADLINE_EXCEEDED" in str(error):
+                    unanswered = 0
+                    continue
+                unanswered += 1
+                if unanswered > RETRIES:
                     self._leave(GONE)
+                time.sleep(RETRY_SECONDS)
         self._over.set()
         process, text, status = json.loads(outcome) or (self._process, "", 0)
         if process != self._process:
@@ -138,7 +148,7 @@ class Watch:
                 if self._process == 0:
                     self._notice_silence()
             except jax.errors.JaxRuntimeError:
-                return  # the other thread finds out why
+                pass  # the next one may get through; the other thread notices if process 0 is gone
 
     def _notice_silence(self) -> None:
         """Counts its own beats, not seconds: a delay of process 0 makes no other seem silent."""
@@ -160,16 +170,18 @@ class Watch:
         # Another thread informs the others. If it cannot, the lock of the store's client is held by
         # the code that aborts: so this is the client, which has lost process 0.
         text = f"error: process {self._process} failed: aborted, see what it printed"
-        telling = threading.Thread(target=self._announce, args=(self._process, text), daemon=True)
-        telling.start()
-        telling.join(LAST_WORD_SECONDS)
-        self._leave(GONE if telling.is_alive() else "error: aborted, see above")
+        told = threading.Event()
+        tell = lambda: self._announce(self._process, text) and told.set()  # noqa: E731
+        threading.Thread(target=tell, daemon=True).start()
+        self._leave("error: aborted, see above" if told.wait(LAST_WORD_SECONDS) else GONE)
 
-    def _announce(self, process: int, text: str, status: int = 1) -> None:
+    def _announce(self, process: int, text: str, status: int = 1) -> bool:
+        """Tells all processes why they end; returns whether the store has answered."""
         try:
             self._store.key_value_set(_OUTCOME, json.dumps([process, text, status]))
-        except jax.errors.JaxRuntimeError:
-            pass  # another was first, or process 0 is gone
+        except jax.errors.JaxRuntimeError as error:
+            return "ALREADY_EXISTS" in str(error)  # another was first; or process 0 is gone
+        return True
 
     def _leave(self, text: str, status: int = 1) -> None:
         self._leaving.acquire()  # never released: only the first caller reports

@@ -32,6 +32,7 @@ from big_align.training.logs.directions import collect_said, find_direction
 from big_align.training.logs.trackers import check_wandb, open_trackers
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.saving.retention import Retention
+from big_align.training.saving.rounds import check_deadline
 from big_align.training.saving.step_folders import find_folder, has_steps
 from big_align.types import Evaluator, ModelState, Objective, Params
 
@@ -54,7 +55,8 @@ def check_config(config: Node, training: bool = True, workdir: str | None = None
     _check_data(config)
     keeping = without(config["checkpoint"], "every")
     check_arguments(Checkpointer, keeping, "config.checkpoint")
-    make(Retention, without(keeping, "folder"), "config.checkpoint")
+    make(Retention, without(keeping, "folder", "deadline"), "config.checkpoint")
+    make(check_deadline, {k: v for k, v in keeping.items() if k == "deadline"}, "config.checkpoint")
     check_wandb(check_arguments(open_trackers, config["log"], "config.log").get("wandb"))
     build.build_optimizer(config)
     tokenizer = BlankTokenizer(config["tokenizer"])

@@ -31,7 +31,7 @@ from big_align.runs.restore import load_weights
 from big_align.training.logs.directions import FIELD, collect_said
 from big_align.training.logs.evaluations import EVALUATION, FILE, EvaluationLog
 from big_align.training.logs.metrics import format_table
-from big_align.training.saving.checkpoint import Which
+from big_align.training.saving.retention import Which
 from big_align.training.saving.step_folders import find_folder
 from big_align.training.state import describe_state, replace_weights
 from big_align.training.stopping import StopSignals

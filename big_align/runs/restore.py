@@ -31,7 +31,8 @@ from big_align.runs.defaults import complete_config
 from big_align.training.health.rewinds import SPREADS
 from big_align.training.logs.line_files import read_lines
 from big_align.training.logs.metrics import FILE
-from big_align.training.saving.checkpoint import ATTEMPTS, Which
+from big_align.training.saving.checkpoint import ATTEMPTS
+from big_align.training.saving.retention import Which
 from big_align.training.saving.step_folders import find_folder, list_steps, read_record
 from big_align.training.state import describe_state
 from big_align.types import Objective

@@ -27,7 +27,7 @@ from big_align.interop.formats.preprocessing import Preprocessing
 from big_align.interop.formats.pretrained import Classifier, Pretrained
 from big_align.interop.formats.text_files import read_json
 from big_align.runs import build, dataset, restore
-from big_align.training.saving.checkpoint import BEST, Which
+from big_align.training.saving.retention import BEST, Which
 from big_align.training.saving.step_folders import FOLDER, find_folder
 from big_align.types import Objective, Params
 

@@ -1,7 +1,13 @@
 """What a process says when it leaves a run."""
 
+import json
 import subprocess
 import sys
+
+import jax
+import pytest
+
+from big_align.distributed import failures
 
 FAILED = """
 import os, threading, time
@@ -30,3 +36,62 @@ def test_the_reason_is_the_last_line_though_others_write():
     *others, reason = process.stderr.splitlines()
     assert reason == r"error: process 1 failed: no room in caf\udce9"  # a name in Latin-1
     assert set(others) == {"Check earlier logs"}
+
+
+class Shaky:
+    """A store that does not answer the first calls, as one behind a bad network."""
+
+    def __init__(self, unanswered: int):
+        self.unanswered, self.beats = unanswered, []
+
+    def _answer(self):
+        if self.unanswered:
+            self.unanswered -= 1
+            raise jax.errors.JaxRuntimeError("UNAVAILABLE: connection reset by peer")
+
+    def blocking_key_value_get(self, key, milliseconds):
+        self._answer()
+        return json.dumps([1, "error: process 1 failed: no room", 1])
+
+    def key_value_set(self, key, value, allow_overwrite=False):
+        self._answer()
+        self.beats.append(json.loads(value)["number"])
+
+
+@pytest.fixture
+def left(monkeypatch):
+    """What a process says as it leaves."""
+    said = []
+    monkeypatch.setattr(failures, "RETRY_SECONDS", 0)
+
+    def leave(_, text, status=1):
+        said.append(text)
+        raise SystemExit(status)
+
+    monkeypatch.setattr(failures.Watch, "_leave", leave)
+    return said
+
+
+def test_a_message_that_is_lost_does_not_make_process_0_gone(left):
+    for unanswered, text in (
+        (failures.RETRIES, "error: process 1 failed: no room"),
+        (failures.RETRIES + 1, failures.GONE),
+    ):
+        with pytest.raises(SystemExit):
+            failures.Watch(Shaky(unanswered), process=2, count=3)._wait_for_outcome()
+        assert left.pop() == text
+
+
+def test_a_beat_that_is_lost_is_not_the_last(monkeypatch):
+    monkeypatch.setattr(failures, "BEAT_SECONDS", 0)
+    store = Shaky(2)
+    watch = failures.Watch(store, process=1, count=2)
+
+    def describe():
+        if len(store.beats) == 3:
+            watch._over.set()
+        return {}
+
+    monkeypatch.setattr(failures.activity, "describe", describe)
+    watch._beat()
+    assert store.beats == [3, 4, 5, 6]

@@ -1,4 +1,4 @@
-"""What two processes do when one of them differs, fails, is killed or hangs.
+"""What processes do when one of them differs, fails, is killed or hangs, or its disk does.
 
 They are started without a launcher, so that they have to leave by themselves. As a script,
 `python -m tests.distributed.test_faults`, it prints the table of docs/scale.md.
@@ -46,8 +46,8 @@ class Fault:
     """
 
     title: str
-    statuses: tuple[int, int] = (1, 1)
-    messages: tuple[str, str]
+    statuses: tuple[int, ...] = (1, 1)
+    messages: tuple[str, ...]
     report: str = ""
     seconds: float = LEAVING_SECONDS
 
@@ -166,6 +166,87 @@ class Hanging(InjectedError):
     messages = ("error: process 1 failed: no sign of life for 30 s; .*", ".*")
 
 
+class FailingDisk(Fault):
+    """The disk of one process; the faults are those of tests/faulty_disk_config.py."""
+
+    title = "process 1 cannot write its part of any checkpoint (EIO)"
+    process, fault, times = 1, "EIO", 0
+    seconds = 60
+    statuses = (1, 1)
+    flags: tuple[str, ...] = ()
+    reason = "Input/output error"
+
+    @property
+    def messages(self):
+        return (
+            rf"error: process {self.process} could not write to \S+/run/checkpoints: a checkpoint "
+            rf"was not saved \({self.reason}\); there is none yet\. The same command goes on from "
+            "there",
+        ) * len(self.statuses)
+
+    def start(self, folder):
+        self.struck = folder / "run" / "fault"
+        config = f"tests/faulty_disk_config.py:{self.process},{self.fault},{self.times}"
+        count = len(self.statuses)
+        return Processes(folder / "run", *FLAGS, *self.flags, config=config, count=count)
+
+    def strike(self, processes):
+        while not self.struck.exists():
+            assert all(process.poll() is None for process in processes.processes)
+            time.sleep(0.05)
+
+
+class FirstDiskFull(FailingDisk):
+    title = "the disk of process 0 is full (ENOSPC) for all that it writes in the background"
+    process, fault, reason = 0, "ENOSPC", "No space left on device"
+
+
+class StaleHandle(FailingDisk):
+    title = "process 1 can create no file in the folder of checkpoints (ESTALE)"
+    fault, reason = "probe_ESTALE", "Stale file handle"
+
+
+class ReadOnlyWorkdir(FailingDisk):
+    title = "a workdir that process 1 cannot write (EROFS)"
+    fault = "start_EROFS"
+    seconds = 90
+    messages = (r"error: process 1 cannot write to \S+/run \(Read-only file system\)",) * 2
+
+    def strike(self, processes):
+        """It is there from the start."""
+
+
+class StallingDisk(FailingDisk):
+    title = "a disk that stalls as process 1 saves, with a deadline of 10 s"
+    fault, flags = "stall", ("--config.checkpoint.deadline=10",)
+
+    @property
+    def messages(self):
+        return (
+            rf"error: process {self.process} did not finish saving step 4 to \S+/run/checkpoints "
+            r"within 10 s \(config\.checkpoint\.deadline\)",
+        ) * len(self.statuses)
+
+
+class FirstStalls(StallingDisk):
+    title = "the same as process 0 saves"
+    process = 0
+
+
+class ProbeStalls(StallingDisk):
+    title = "the same before process 1 begins to save"
+    fault = "probe_stall"
+
+
+class RecoveringDisk(FailingDisk):
+    title = "process 1 cannot write its part of two checkpoints (EIO), then it can"
+    times, flags = 2, ("--config.total_steps=16",)
+    statuses = (0, 0)
+    seconds = 60
+    report = r"process 1 could not write .* Saving is tried again \(2 of 3 failed\)\n"
+    messages = (r"(?s).*",) * 2
+
+
 class Killed(Fault):
     title = "SIGKILL of process 1"
     process, number = 1, signal.SIGKILL
@@ -192,10 +273,32 @@ class ToldToStop(Killed):
     messages = (r"stopped on request after step \d+; the same command continues", ".*")
 
 
+class OneOfFourFails(FailingDisk):
+    title = "process 3 of four cannot write its part of any checkpoint (EIO)"
+    process, statuses = 3, (1,) * 4
+    seconds = 120
+
+
+class FirstOfFourFull(FirstDiskFull):
+    title = "the same on four processes"
+    statuses = (1,) * 4
+    seconds = 120
+
+
+class OneOfFourStalls(StallingDisk):
+    title = "a disk that stalls as process 2 of four saves, with a deadline of 10 s"
+    process, statuses = 2, (1,) * 4
+    seconds = 120
+
+
 QUICK = (DifferingSeed, InjectedError)
+DISKS = (
+    ReadOnlyWorkdir, FailingDisk, FirstDiskFull, StaleHandle, RecoveringDisk, StallingDisk,
+    FirstStalls, ProbeStalls, OneOfFourFails, FirstOfFourFull, OneOfFourStalls,
+)  # fmt: skip
 SLOW = (
     DifferingCode, DifferingVocabulary, DifferingTexts, MissingShard, ToldToStop, Killed,
-    CoordinatorKilled, Hanging,
+    CoordinatorKilled, Hanging, *DISKS,
 )  # fmt: skip
 
 
@@ -203,7 +306,7 @@ def suffer(fault: Fault, folder: pathlib.Path) -> tuple[list[int], list[float], 
     """Lets a fault happen; returns each process's status, seconds to its end, and output."""
     processes = fault.start(folder)
     fault.strike(processes)
-    start, seconds = time.monotonic(), [float("nan")] * 2
+    start, seconds = time.monotonic(), [float("nan")] * len(processes.processes)
     running = dict(enumerate(processes.processes))
     while running and time.monotonic() < start + fault.seconds:
         for number, process in list(running.items()):
@@ -234,7 +337,7 @@ def test_all_processes_leave_with_the_reason(fault, tmp_path):
 
 def main() -> None:
     """Prints the table."""
-    print("| fault | process 0 | process 1 |\n|---|---|---|")
+    print("| fault | process 0 | process 1 | ... |\n|---|---|---|---|")
     for fault in (*QUICK, *SLOW):
         if sys.argv[1:] and fault.__name__ not in sys.argv[1:]:
             continue

@@ -260,6 +260,7 @@ def test_an_impossible_value_is_named(change, message):
         ("total_steps", None, "config.total_steps = None must be a whole number of at least 1"),
         ("checkpoint.keep_last", 0, "keep_last = 0 must be at least 1; --config.checkpoint"),
         ("checkpoint.keep_every", 0, "keep_every = 0 must be at least 1"),
+        ("checkpoint.deadline", 0, "deadline = 0 must be from 1 to 1000000 seconds"),
         ("checkpoint.keep_best", "loss", "keep_best = 'loss' is no number: write EVALUATOR/NAME"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 from big_align.benchmarks.measuring.means import add_means
 from big_align.data.json_texts import read_json
+from big_align.disk.regular_files import read_regular
 from big_align.errors import UserError, put_in_a_line
 from big_align.runs import workdir
 from big_align.training.logs.evaluations import EVALUATION, EvaluationLog

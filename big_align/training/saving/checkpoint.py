@@ -16,10 +16,9 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import multihost
 
-from big_align.distributed import agreement
+from big_align.distributed import agreement, processes
 from big_align.errors import (
     DamagedCheckpoint,
-    MissingCheckpoint,
     NotSavedError,
     UserError,
     suggest,
@@ -28,15 +27,18 @@ from big_align.errors import (
 from big_align.nodes import Given
 from big_align.training.logs.directions import UNSAID, Said
 from big_align.training.logs.evaluations import read_training_numbers
-from big_align.training.saving import checksums, handlers, leftovers, ownership, step_folders
+from big_align.training.saving import (
+    checksums,
+    handlers,
+    leftovers,
+    ownership,
+    rounds,
+    step_folders,
+)
 from big_align.training.saving.reading import read_state
-from big_align.training.saving.retention import Evaluated, Numbers, Retention
+from big_align.training.saving.retention import Evaluated, Numbers, Retention, Which
 from big_align.types import SavedPart
 
-BEST = "best"
-"""Stands for the step of the best checkpoint."""
-Which = int | Literal["best"] | None
-"""Which checkpoint: the one of a step, the best, or the newest."""
 ATTEMPTS = 3
 """How many saves in a row may fail: a full disk may be freed, and a file system come back."""
 PAUSE_SECONDS = 20.0
@@ -55,6 +57,7 @@ class Checkpointer:
       keep_best: the number that decides which checkpoint is best, as "flickr/text_to_image_r10";
         the best one is saved and kept.
       folder: another folder for the checkpoints, as in `gs://bucket/run`.
+      deadline: seconds that a save may take; then the run ends, and says which process is late.
       read_only: whether nothing is ever written (evaluation).
       said: which way the numbers of evaluators are better.
       parts: what is saved besides the training state, by name; each writes and reads itself.
@@ -67,6 +70,7 @@ class Checkpointer:
         keep_every: int | None = None,
         keep_best: str | None = None,
         folder: str | None = None,
+        deadline: int = 1800,
         read_only: Given[bool] = False,
         said: Given[Said] = UNSAID,
         parts: Mapping[str, SavedPart] = types.MappingProxyType({}),
@@ -85,11 +89,16 @@ class Checkpointer:
                 create=not read_only,
                 read_only=read_only,
                 enable_async_checkpointing=not read_only,
-                # In the background, a failure to create them is noticed only after ten minutes.
-                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+                async_options=ocp.AsyncOptions(
+                    # In the background, a failure is noticed only after ten minutes.
+                    create_directories_asynchronously=False,
+                    # A process that fails never reaches them; `rounds.Round` does without.
+                    barrier_sync_fn=lambda **_: None,
+                    timeout_secs=2 * deadline,
+                ),
             ),
             item_handlers={
-                "state": handlers.make_state_handler(),
+                "state": handlers.make_state_handler(lambda: self._round.wait_for_others()),
                 "record": ocp.JsonCheckpointHandler(),
                 **{name: handlers.PartHandler() for name in parts},
                 checksums.ITEM: handlers.ChecksumHandler(),  # last, since it covers all the others
@@ -99,7 +108,8 @@ class Checkpointer:
         self._manager.reached_preemption = lambda step: False
         self._parts, self._read_only = parts, read_only
         self._damaged: dict[int, str] = {}
-        self._failed, self._saving, self._fault = 0, False, ""
+        self._failed, self._fault, self._deadline = 0, "", rounds.check_deadline(deadline)
+        self._round: rounds.Round | None = None
         if keep_best:
             logged = read_training_numbers(workdir)
             found = step_folders.read_numbers(self.folder, self._steps, logged)
@@ -148,26 +158,7 @@ class Checkpointer:
         Raises:
           MissingCheckpoint: there is none of this step, or the best one cannot be determined.
         """
-        evaluated, name = self._evaluated, self._retention.keep_best
-        if not evaluated or which is None:
-            return evaluated[-1].step if evaluated else None
-        have = f"it has those of the steps {', '.join(str(each.step) for each in evaluated)}"
-        if which != BEST:
-            if which not in [each.step for each in evaluated]:
-                raise MissingCheckpoint(f"{self.folder} has no checkpoint of step {which}; {have}")
-            return which
-        if name is None:
-            raise MissingCheckpoint(
-                f"{self.folder} has no best checkpoint, since config.checkpoint.keep_best was not "
-                f"set; {have}"
-            )
-        best = self._retention.find_best(evaluated)
-        if best is None:
-            raise MissingCheckpoint(
-                f"{self.folder} has no checkpoint with the number {name} of "
-                f"config.checkpoint.keep_best; {have}"
-            )
-        return best.step
+        return self._retention.find(which, self._evaluated, self.folder)
 
     def save(
         self,
@@ -209,46 +200,54 @@ class Checkpointer:
         """Starts to write, and waits for the end if asked to; returns whether all went well."""
         if jax.process_index() == 0 and (self.folder / str(step)).exists():
             self._say(step_folders.set_aside(self.folder, step, "it was there before the save"))
-        self._saving = True
+        self._round = rounds.Round(self.folder, step, self._deadline)
+        if fault := self._round.probe():
+            return self._note_failure(fault)
         try:
             self._manager.save(step, args=arguments)
         except Exception as error:  # whatever a file system, or code that writes to it, may raise
-            if jax.process_count() > 1:  # others wait for this process, or it has lost one
+            self._round.cancel()
+            several = jax.process_count() > 1
+            if several and processes.LOST.search(str(error)):
                 raise
-            self._note_failure(error)
-            return False
+            # The others wait for this process where nothing reaches them.
+            fault = jax.process_index(), step_folders.find_reason(error)
+            return self._note_failure(fault, last=several)
+        self._round.follow(self._manager.wait_until_finished)
         return not wait or self.settle()
 
     def settle(self) -> bool:
-        """Waits for what is being written; returns whether all went well."""
-        try:
-            self._manager.wait_until_finished()
-        except Exception as error:
-            if jax.process_count() > 1:
-                raise
-            self._note_failure(error)
-            return False
-        if self._saving:
-            self._failed, self._saving = 0, False
+        """Waits for what is being written; returns whether all went well, in every process."""
+        if self._round is None:
+            return True
+        if fault := self._round.wait():
+            with contextlib.suppress(Exception):  # the same one, which it tells every thread once
+                self._manager.wait_until_finished()
+            return self._note_failure(fault)
+        self._failed, self._round = 0, None
         return True
 
-    def _note_failure(self, error: Exception) -> None:
-        """Reports that a save has failed, and removes what it has left behind.
+    def _note_failure(self, fault: rounds.Fault, last: bool = False) -> Literal[False]:
+        """Reports that a save has failed; it has left nothing behind.
+
+        Args:
+          fault: the process that failed, and why.
+          last: whether there must be no other attempt.
 
         Raises:
           NotSavedError: it has failed too often.
         """
-        self._failed, self._saving = self._failed + 1, False
-        with contextlib.suppress(OSError):  # what cannot be written may not be removable either
-            leftovers.clear(self.folder)
+        self._failed, self._round = self._failed + 1, None
         self._manager.reload()
-        newest = self.latest_step
+        newest, (process, reason) = self.latest_step, fault
         have = "there is none yet" if newest is None else f"the newest is of step {newest}"
-        reason = step_folders.find_reason(error)
         self._fault = f"{self.folder}: a checkpoint was not saved ({reason}); {have}"
-        if self._failed >= ATTEMPTS:
-            raise NotSavedError(f"{self._fault}. The same command goes on from there") from error
+        if jax.process_count() > 1:
+            self._fault = f"process {process} could not write to {self._fault}"
+        if last or self._failed >= ATTEMPTS:
+            raise NotSavedError(f"{self._fault}. The same command goes on from there")
         self._say(f"{self._fault}. Saving is tried again ({self._failed} of {ATTEMPTS} failed)")
+        return False
 
     def restore(self, described: Any, record: dict[str, Any], step: Which = None) -> Any:
         """Restores a checkpoint onto the placement of a described state.

@@ -3,7 +3,8 @@
 import dataclasses
 import fnmatch
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -18,11 +19,14 @@ SMALLEST_SLICE = 2**14
 """Bytes below which an array is written by one device instead of a slice by each that has it."""
 
 
-def make_state_handler() -> ocp.PyTreeCheckpointHandler:
+def make_state_handler(complete: Callable[[], None]) -> ocp.PyTreeCheckpointHandler:
     """Returns what writes the training state, a tree of arrays.
 
     Orbax lets every device that has an array write a slice of it. A slice costs a program and an
     entry in the index of the files, so for biases and scales that takes longer than writing them.
+
+    Args:
+      complete: called in process 0 before the files of all processes become one checkpoint.
     """
     types = ocp.type_handlers
     kinds = {kind: types.get_type_handler(kind) for kind in types.supported_types()}
@@ -30,7 +34,12 @@ def make_state_handler() -> ocp.PyTreeCheckpointHandler:
     registry = types.create_type_handler_registry(*kinds.items())
     handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
     finalize = handler.finalize
-    handler.finalize = lambda directory: finalize(LiteralPath(directory))
+
+    def finalize_all(directory: epath.Path) -> None:
+        complete()
+        finalize(LiteralPath(directory))
+
+    handler.finalize = finalize_all
     return handler
 
 
@@ -47,7 +56,7 @@ class LiteralPath(type(epath.Path())):
         return (path for path in self.iterdir() if fnmatch.fnmatch(path.name, pattern))
 
 
-class PartHandler(ocp.CheckpointHandler):
+class PartHandler(ocp.AsyncCheckpointHandler):
     """Lets a part write itself into a folder of its process."""
 
     def save(self, directory: epath.Path, args: "PartSave") -> None:
@@ -55,6 +64,15 @@ class PartHandler(ocp.CheckpointHandler):
         folder = directory / _name_folder()
         folder.mkdir(parents=True)
         args.part.write(os.fspath(folder))
+
+    async def async_save(self, directory: epath.Path, args: "PartSave") -> list[Future]:
+        """Writes a part at once; what goes wrong is told later, when no process waits for this."""
+        written = Future()
+        try:
+            written.set_result(self.save(directory, args))
+        except Exception as error:
+            written.set_exception(error)
+        return [written]
 
     def restore(self, directory: epath.Path, args: Any = None) -> None:
         """Restores nothing: parts read their folders themselves."""

@@ -6,6 +6,8 @@ Every folder without that file is unfinished to Orbax, data and other runs in th
 is not left to it what to remove.
 """
 
+import contextlib
+
 import jax
 from etils import epath
 from orbax import checkpoint as ocp
@@ -20,7 +22,20 @@ COMMITTED = "commit_success.txt"
 
 
 def clear(folder: epath.Path) -> None:
-    """Removes, in process 0, the leftovers of saves and nothing else; the other processes wait.
+    """Removes the leftovers of saves, in process 0; the other processes wait."""
+    if jax.process_index() == 0:
+        _remove(folder)
+    agreement.share("leftovers", None)
+
+
+def remove(folder: epath.Path) -> None:
+    """Removes, as far as that is possible, the leftovers of a save that has failed."""
+    with contextlib.suppress(OSError):  # what cannot be written may not be removable either
+        _remove(folder)
+
+
+def _remove(folder: epath.Path) -> None:
+    """Removes the leftovers of saves and nothing else.
 
     A checkpoint in a bucket whose files are all there, but for the one that says so, gets it again.
     It is set aside if others are damaged.
@@ -28,13 +43,13 @@ def clear(folder: epath.Path) -> None:
     Args:
       folder: folder of the checkpoints; nothing happens if it is not there.
     """
-    there = jax.process_index() == 0 and folder.is_dir()
-    for path in list(folder.iterdir()) if there else ():
-        if UNFINISHED in path.name:
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        if path.name.startswith(f".{step_folders.PROBE}"):
+            path.unlink(missing_ok=True)
+        elif UNFINISHED in path.name:
             path.rmtree(missing_ok=True)
         elif path.name.isdecimal() and path.is_dir() and ocp.utils.is_tmp_checkpoint(path):
             _finish_or_remove(path)
-    agreement.share("leftovers", None)
 
 
 def _finish_or_remove(path: epath.Path) -> None:

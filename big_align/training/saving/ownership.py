@@ -24,6 +24,7 @@ from etils import epath
 from big_align.disk.regular_files import check_regular, read_regular
 from big_align.distributed import agreement, processes
 from big_align.errors import MissingCheckpoint, UserError, tell_in_a_line
+from big_align.training.saving import step_folders
 
 FILE = "owner.json"
 """Name of the owner's file in a workdir or a folder of checkpoints."""
@@ -46,7 +47,7 @@ def own(*folders: str | os.PathLike, shared: Iterable[str | os.PathLike] = ()) -
       shared: those of them in which every process must see what another one writes.
 
     Raises:
-      UserError: another run owns a folder, it cannot be written, or a process does not see it.
+      UserError: another run owns a folder, or a process does not see it or cannot write there.
     """
     with contextlib.ExitStack() as stack:
         refused, tokens = None, {}
@@ -86,10 +87,10 @@ def check_seen(folder: epath.Path, workdir: str) -> None:
 
 
 def _check_shared(folder: epath.Path, token: str) -> None:
-    """Checks that every process sees the owner's file; otherwise a save would hang.
+    """Checks that every process sees the owner's file and can write; otherwise no save succeeds.
 
     Raises:
-      UserError: a process does not.
+      UserError: a process does not, or cannot.
     """
     if processes.coordination().num_processes > 1:
         until = time.monotonic() + SEEN_SECONDS
@@ -103,6 +104,10 @@ def _check_shared(folder: epath.Path, token: str) -> None:
                 f"{folder}: process {blind[0]} does not see what process 0 writes there; it must "
                 "be on storage that all hosts share, such as a bucket: config.checkpoint.folder"
             )
+        fault = step_folders.try_writing(folder, processes.coordination().process_id)
+        for process, reason in enumerate(agreement.gather("writes to the folder", fault)):
+            if reason:
+                raise UserError(f"process {process} cannot write to {folder} ({reason})")
 
 
 @contextlib.contextmanager

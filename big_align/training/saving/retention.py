@@ -2,12 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from etils import epath
+
+from big_align.errors import MissingCheckpoint
 from big_align.training.logs.directions import LOWER, UNSAID, Said, find_direction
 
 Numbers = Mapping[str, float]
 """Evaluation results, by `evaluator/name`."""
+BEST = "best"
+"""Stands for the step of the best checkpoint."""
+Which = int | Literal["best"] | None
+"""Which checkpoint: the one of a step, the best, or the newest."""
 
 
 class Evaluated(NamedTuple):
@@ -69,6 +76,39 @@ class Retention:
         """Returns the best of some checkpoints, which are in order; None if none was evaluated."""
         measured = [each for each in checkpoints if self.rank(each.numbers) > -math.inf]
         return max(measured, key=lambda each: self.rank(each.numbers), default=None)
+
+    def find(
+        self, which: Which, checkpoints: Sequence[Evaluated], folder: epath.Path
+    ) -> int | None:
+        """Returns the step of a checkpoint; None if there is no checkpoint at all.
+
+        Args:
+          which: which one.
+          checkpoints: those that are complete, in order.
+          folder: where they are, for messages.
+
+        Raises:
+          MissingCheckpoint: there is none of this step, or the best one cannot be determined.
+        """
+        if not checkpoints or which is None:
+            return checkpoints[-1].step if checkpoints else None
+        have = f"it has those of the steps {', '.join(str(each.step) for each in checkpoints)}"
+        if which != BEST:
+            if which not in [each.step for each in checkpoints]:
+                raise MissingCheckpoint(f"{folder} has no checkpoint of step {which}; {have}")
+            return which
+        if self.keep_best is None:
+            raise MissingCheckpoint(
+                f"{folder} has no best checkpoint, since config.checkpoint.keep_best was not set; "
+                f"{have}"
+            )
+        best = self.find_best(checkpoints)
+        if best is None:
+            raise MissingCheckpoint(
+                f"{folder} has no checkpoint with the number {self.keep_best} of "
+                f"config.checkpoint.keep_best; {have}"
+            )
+        return best.step
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         """Returns which checkpoints are kept; they are in order, and as Orbax describes them."""

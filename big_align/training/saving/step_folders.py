@@ -1,5 +1,6 @@
 """Folders of checkpoints as files: records, and what is not, or no longer is, a checkpoint."""
 
+import contextlib
 import errno
 import json
 import os
@@ -8,6 +9,7 @@ from typing import Any
 
 from etils import epath
 
+from big_align import whole_files
 from big_align.disk.regular_files import check_regular, is_missing, read_regular
 from big_align.errors import UserError, tell_in_a_line
 
@@ -17,6 +19,9 @@ DAMAGED = "damaged_"
 """Prefix of the name of a checkpoint that was set aside."""
 STRAY = "stray_"
 """Prefix for a folder that is named like a checkpoint but does not hold one."""
+PROBE = "probe_of_process_"
+"""In the name of a file that shows whether a process can write."""
+PROBE_BYTES = 4096  # a full disk may still take a name
 
 
 def find_folder(workdir: str, folder: str | None) -> epath.Path:
@@ -112,3 +117,16 @@ def find_reason(error: Exception) -> str:
     """Returns the system's error text, which the array writer puts at the end of a page of text."""
     said = (os.strerror(number) for number in errno.errorcode)
     return next((reason for reason in said if reason in str(error)), tell_in_a_line(error))
+
+
+def try_writing(folder: epath.Path, process: int) -> str:
+    """Writes a small file and removes it; returns why that fails, nothing if it does not."""
+    path = folder / whole_files.name_partial(f"{PROBE}{process}").name
+    try:
+        path.write_bytes(bytes(PROBE_BYTES))
+    except Exception as error:  # those of buckets are of TensorFlow's, and no OSErrors
+        return find_reason(error)
+    finally:
+        with contextlib.suppress(Exception):
+            path.unlink(missing_ok=True)
+    return ""
