@@ -1,8 +1,9 @@
 """Compiling: with options that are checked, and with a cache that outlives the process."""
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,8 +17,10 @@ def use_cache(folder: str | None) -> None:
     """Keeps compiled programs in a folder, where later processes find them.
 
     If there are several processes, the first one writes and all read, so they should share the
-    folder. Programs that compile in less than a second are not kept, unless JAX is configured
-    otherwise (`JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS`).
+    folder. That serves all of them on GPUs and TPUs; on CPUs it serves the first one alone, since
+    XLA describes each process's own CPUs there, and the key has this description. Programs that
+    compile in less than a second are not kept, unless JAX is configured otherwise
+    (`JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS`).
 
     Args:
       folder: a path, or a bucket as in `gs://bucket/cache`; None changes nothing.
@@ -26,6 +29,39 @@ def use_cache(folder: str | None) -> None:
         # JAX decides at its first compilation whether there is a cache; this may come later.
         compilation_cache.reset_cache()
         jax.config.update("jax_compilation_cache_dir", folder)
+
+
+@contextlib.contextmanager
+def watch_cache() -> Iterator[list[bool]]:
+    """Yields a list that says of each program compiled inside whether the cache had it.
+
+    It stays empty without a cache.
+    """
+    found: list[bool] = []
+
+    def listen(event: str, **_: object) -> None:
+        if event.endswith("/compile_requests_use_cache"):
+            found.append(False)
+        elif event.endswith("/cache_hits"):
+            found[-1] = True
+
+    jax.monitoring.register_event_listener(listen)
+    try:
+        yield found
+    finally:
+        jax.monitoring.unregister_event_listener(listen)
+
+
+def tell_found(found: Sequence[bool]) -> str:
+    """Tells for which processes, in their order, the cache had the train step."""
+    if len(found) == 1 or len(set(found)) == 1:
+        return f"the train step was {'found' if found[0] else 'not'} in the compilation cache"
+    missing = [str(process) for process, hit in enumerate(found) if not hit]
+    more = ", ..." if len(missing) > 8 else ""
+    return (
+        f"the train step was found in the compilation cache by {sum(found)} of {len(found)} "
+        f"processes, and compiled by {', '.join(missing[:8])}{more}"
+    )
 
 
 def check_cache(folder: str | None) -> None:

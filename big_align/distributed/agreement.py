@@ -8,7 +8,9 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
+import os
 import pathlib
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -21,6 +23,11 @@ from big_align.errors import UserError
 
 LIBRARIES = ("jax", "jaxlib", "numpy", "flax", "optax", "orbax-checkpoint")
 FACTS_A_VALUE = 1000  # each value of the store is a message; gRPC allows 4 MB
+FLAG_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+OWN_FLAGS = re.compile(r"dump|device_count$|_(dir|file|path)s?$")
+"""Where each process writes, and its number of devices, which is compared as such."""
+OWN_VARIABLES = re.compile("DEBUG|FILE|HOSTID|AFFINITY|SOCKET_IFNAME|IB_HCA|IB_GID_INDEX")
+"""Those of NCCL that say what a host has and what it logs; the others are how hosts talk."""
 DAY = 24 * 3600 * 1000  # process 0 may index its data first; others watch whether it is alive
 
 T = TypeVar("T")
@@ -30,13 +37,15 @@ _NUMBERS = itertools.count()
 
 
 def check_start(config: ConfigDict) -> None:
-    """Checks that all processes have the same config and run the same code.
+    """Checks that all processes have the same config, code, number of devices and compiler flags.
 
     Raises:
-      UserError: one differs; the message names the field or file, and the process.
+      UserError: one differs; the message names the field, file or flag, and the process.
     """
     _check("config", lambda: dict(_flatten("config", json.loads(config.to_json_best_effort()))))
     _check("code", _describe_code)
+    _check("flags", _describe_flags)
+    _check("devices", lambda: {"number of devices": str(jax.local_device_count())})
 
 
 def check_data(shards: Mapping[str, str]) -> None:
@@ -210,6 +219,21 @@ def _describe_code() -> dict[str, str]:
         for path in package.rglob("*.py")
     }
     return files | {f"version of {name}": importlib.metadata.version(name) for name in LIBRARIES}
+
+
+def _describe_flags() -> dict[str, str]:
+    """Returns what the environment tells XLA and NCCL, without what may differ between hosts."""
+    facts = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("NCCL_") and not OWN_VARIABLES.search(name)
+    }
+    for variable in FLAG_VARIABLES:
+        for flag in os.environ.get(variable, "").split():
+            name, _, value = flag.partition("=")
+            if not OWN_FLAGS.search(name):
+                facts[f"{variable} {name}"] = value or "true"
+    return facts
 
 
 def _describe_array(array: Any) -> str:

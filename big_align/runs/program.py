@@ -129,11 +129,22 @@ class Program:
         return model_flops(self.objective, self.state, batch, self.mesh, self.frozen)
 
     def compile_and_count(self, batch: Batch) -> tuple[jax.stages.Compiled, float]:
-        """Compiles the step, and prints the options; returns it and the model FLOPs per device."""
-        if self.options and jax.process_index() == 0:
+        """Compiles the step, and prints the options; returns it and the model FLOPs per device.
+
+        All processes return together: one that found the step in the cache would wait in its first
+        step for those that compile, and take that for training.
+        """
+        first = jax.process_index() == 0
+        if self.options and first:
             shown = ", ".join(f"{name}={value}" for name, value in self.options.items())
             print(f"compiler options: {shown}")
-        return self.compile(batch), self.count_flops(batch) / self.mesh.size
+        with compilation.watch_cache() as found:
+            compiled = self.compile(batch)
+        flops = self.count_flops(batch) / self.mesh.size
+        everywhere = [last for (*_, last) in filter(None, agreement.gather("compiled", found))]
+        if everywhere and first:
+            print(compilation.tell_found(everywhere))
+        return compiled, flops
 
 
 def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch) -> Program:

@@ -108,6 +108,39 @@ def test_a_file_or_library_that_differs_is_named(become, monkeypatch):
         agreement.check_start(ConfigDict())
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("XLA_FLAGS", "--xla_a=1 --xla_b=2", "XLA_FLAGS --xla_b = 2, process 0 has nothing"),
+        ("XLA_FLAGS", "--xla_a=false", "XLA_FLAGS --xla_a = false, process 0 has 1"),
+        ("LIBTPU_INIT_ARGS", "--xla_c", "LIBTPU_INIT_ARGS --xla_c = true, process 0 has nothing"),
+        ("NCCL_PROTO", "LL", "NCCL_PROTO = LL, process 0 has nothing"),
+        ("XLA_FLAGS", "--xla_a=1 --xla_dump_to=/tmp/1 --xla_gpu_cuda_data_dir=/cuda", None),
+        ("NCCL_SOCKET_IFNAME", "eth1", None),
+        ("NCCL_DEBUG", "INFO", None),
+    ],
+)
+def test_a_flag_that_differs_is_named_unless_it_may(become, monkeypatch, variable, value, message):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_a=1 --xla_force_host_platform_device_count=8")
+    become(0)
+    agreement.check_start(ConfigDict())
+    become(1)
+    monkeypatch.setenv(variable, value)
+    if message is None:
+        return agreement.check_start(ConfigDict())
+    with pytest.raises(UserError, match=f"process 1 has {message}"):
+        agreement.check_start(ConfigDict())
+
+
+def test_a_number_of_devices_that_differs_is_named(become, monkeypatch):
+    become(0)
+    agreement.check_start(ConfigDict())
+    become(1)
+    monkeypatch.setattr(agreement.jax, "local_device_count", lambda: 3)
+    with pytest.raises(UserError, match="has number of devices = 3, process 0 has 8"):
+        agreement.check_start(ConfigDict())
+
+
 def test_a_run_compares_the_shards_of_its_data_before_it_writes_anything(tmp_path, monkeypatch):
     config = load_config(TINY, "--config.evaluators={}")
     with build.build_train_loader(config, build.build_tokenizer(config)) as loader:
