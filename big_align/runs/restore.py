@@ -203,13 +203,13 @@ def load_table(
     return np.asarray(restored["tables"][name].values)[: objective.table_sizes[name]]
 
 
-def read_former(workdir: str) -> ConfigDict | None:
-    """Returns the config in a workdir, with all defaults; None if there is none yet.
+def read_former(workdir: str, name: str = CONFIG_JSON) -> ConfigDict | None:
+    """Returns the config in a file of a workdir, with all defaults; None if there is none yet.
 
     Raises:
       UserError: it is not the config of a run.
     """
-    path = pathlib.Path(workdir) / CONFIG_JSON
+    path = pathlib.Path(workdir) / name
     if not path.exists():
         return None
     try:
@@ -234,18 +234,18 @@ def keep_config(workdir: str, config: ConfigDict, step: int) -> list[str]:
       step: the current step of the run.
 
     Returns:
-      What differs from the earlier config, one line per field, and what follows from it.
+      What differs from the config of the steps so far, one line per field, and what follows.
 
     Raises:
       UserError: the earlier config cannot be read.
     """
     path = pathlib.Path(workdir) / CONFIG_JSON
-    former = read_former(workdir)
+    kept = path.with_name(f"config.{step}.json")
+    # Of several changes at the same step, only the first replaces a config that was trained with.
+    former = read_former(workdir, kept.name if step and kept.exists() else CONFIG_JSON)
     lines = [] if former is None else describe_changes(former, config)
     if lines and step:
         lines += tell_consequences(former, config, step)
-    kept = path.with_name(f"config.{step}.json")
-    # Of several changes at the same step, only the first replaces a config that was trained with.
     if lines and not kept.exists():
         write_whole(kept, read_regular(path), sync=True)
     write_whole(path, config.to_json_best_effort(indent=2).encode() + b"\n", sync=True)
@@ -277,15 +277,18 @@ def tell_consequences(former: Node, config: Node, step: int) -> Iterator[str]:
         names = ", ".join(f"config.{name}" for name in causes)
         rate = f"{rates[0] or rates[2]:.6g}"  # after the last step of a finished run it is 0
         hold = {"schedule.decay": "constant", "schedule.warmup_steps": 0}
-        longer = advise("config", **hold, **{"schedule.learning_rate": rate})
+        again = f"{advise('config', **causes)} to keep what it was"
+        if causes.get("total_steps", math.inf) <= step:  # it was finished
+            again = ""
         yield (
             f"the learning rate of step {step + 1} changes from {rates[0]:.3g} to {rates[1]:.3g}, "
-            f"because of {names}{advise('config', **causes)} to keep what it was{longer} to hold it"
+            f"because of {names}{again}"
+            f"{advise('config', **hold, **{'schedule.learning_rate': rate})} to hold it"
         )
     unused = [f"config.{name}" for name in changes if _is_of_start(config, name)]
     if unused:
         told = "has" if len(unused) == 1 else "have"
-        yield f"{', '.join(unused)} {told} no effect on a run that has begun: use another --workdir"
+        yield f"{', '.join(unused)} {told} no effect, since the run has begun"
 
 
 def _is_of_start(config: Node, place: str) -> bool:

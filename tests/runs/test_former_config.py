@@ -44,7 +44,9 @@ def test_a_config_that_differs_is_kept_for_the_step_where_the_next_takes_over(tm
     assert (tmp_path / "config.3.json").read_bytes() == before
     # Killed before it was saved and changed again: the state of step 3 is still the first one's.
     third = load_config(TINY, "--config.schedule.learning_rate=0.25")
-    restore.keep_config(str(tmp_path), third, 3)
+    told = restore.keep_config(str(tmp_path), third, 3)
+    assert told[0] == "config.schedule.learning_rate: 0.01 -> 0.25" and len(told) == 2
+    assert restore.keep_config(str(tmp_path), third, 3) == told
     assert (tmp_path / "config.3.json").read_bytes() == before
     assert json.loads(path.read_text())["schedule"]["learning_rate"] == 0.25
 
@@ -83,9 +85,10 @@ def test_a_rate_that_another_config_changes_is_told_with_what_keeps_it(
         return
     begins = f"the learning rate of step {step + 1} changes from {rates[0]:.3g} to {rates[1]:.3g}, "
     (line,) = told
-    assert line.startswith(f"{begins}because of {field}; write --{field}=")
-    keeping, holding = line.split("; write ")[1:]
-    for text, rate in ((keeping, rates[0]), (holding, rates[0] or None)):
+    assert line.startswith(f"{begins}because of {field}; write --")
+    *keeping, holding = line.split("; write ")[1:]
+    assert bool(keeping) == (field != "config.total_steps" or step < 100)
+    for text, rate in (*((text, rates[0]) for text in keeping), (holding, rates[0] or None)):
         again = [word for word in text.split() if word.startswith("--")]
         kept = build.build_schedule(load_config(TINY, *given, CHANGES[field], *again))
         assert rate is None or float(kept(step)) == pytest.approx(rate, rel=1e-4)
@@ -95,7 +98,7 @@ def test_a_rate_that_another_config_changes_is_told_with_what_keeps_it(
 def test_fields_of_a_start_alone_are_told_to_have_no_effect(tmp_path):
     former = load_config(TINY)
     now = load_config(TINY, "--config.init.all=weights", "--config.objective.temperature=0.5")
-    told = "config.init.all, config.objective.temperature have no effect on a run that has begun"
+    told = "config.init.all, config.objective.temperature have no effect, since the run has begun"
     for step, count in ((0, 0), (3, 1)):
         workdir = tmp_path / str(step)
         workdir.mkdir()
