@@ -64,9 +64,11 @@ def explained(path: pathlib.Path) -> Iterator[None]:
         yield
     except UserError as error:
         text = str(error)
-        if len(text) <= LONGEST_MESSAGE:
-            raise
-        raise WeightsMismatch(f"{text[:LONGEST_MESSAGE]}...") from error
+        if len(text) > LONGEST_MESSAGE:
+            raise WeightsMismatch(f"{text[:LONGEST_MESSAGE]}...") from error
+        if type(error) is WeightsMismatch and str(path) not in text:
+            raise WeightsMismatch(f"{path}: {text}") from error
+        raise
     except NOT_A_MODEL as error:
         # A config may hold anything, and towers check their sizes only when they are built.
         raise WeightsMismatch(

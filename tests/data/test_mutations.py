@@ -9,7 +9,7 @@ import pytest
 from bounded import BoundedCalls, Outcome
 from mutations import KINDS, mutate
 
-TRIALS = 165
+TRIALS = 224
 
 pytestmark = pytest.mark.slow
 

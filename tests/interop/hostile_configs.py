@@ -179,7 +179,7 @@ def spoil(hostile: HostileConfig, folder: pathlib.Path) -> None:
             node[field] = hostile.value
             path.write_text(json.dumps(config))
             return
-    path = folder / "model.safetensors"
+    path = next(folder.glob("*model.safetensors"))
     with open_weights(path) as weights:
         arrays = dict(weights)
     given = hostile.value
