@@ -136,7 +136,11 @@ def test_what_was_given_is_opened_only_if_it_is_a_file():
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         here = [f"{x.lineno}: {ast.unparse(x)}" for x in calls if reads_by_name(x)]
         module = name.partition(".")[2]
-        if here and module not in OWN_FILES | CHECKED and not module.startswith(("disk.", "configs.")):
+        if (
+            here
+            and module not in OWN_FILES | CHECKED
+            and not module.startswith(("disk.", "configs."))
+        ):
             found[module] = here
     assert found == {}
 

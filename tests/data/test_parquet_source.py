@@ -186,6 +186,7 @@ def test_a_path_of_an_image_is_one_from_here_or_from_the_folder_of_the_table(tmp
     (tmp_path / "here.png").write_bytes(layouts.IMAGES[0])
     (tmp_path / "set" / "images" / "1.png").write_bytes(layouts.IMAGES[1])
     names = ["here.png", "images/1.png", str(tmp_path / "here.png"), "images/gone.png"]
+    names += ["http://127.0.0.1:9/x.png", "simplecache::HTTPS://127.0.0.1:9/x.png"]
     names += ["here.png"] * (layouts.COUNT - len(names))
     images = [{"bytes": None, "path": name} for name in names]
     path = write(tmp_path / "set" / "x.parquet", image=images)
@@ -194,3 +195,6 @@ def test_a_path_of_an_image_is_one_from_here_or_from_the_folder_of_the_table(tmp
     assert [source.read_image(0, n) for n in range(3)] == [layouts.IMAGES[n] for n in (0, 1, 0)]
     with pytest.raises(BrokenExample, match="'images/gone.png' cannot be read"):
         source.read_image(0, 3)
+    for number in (4, 5):  # as in a CSV
+        with pytest.raises(BrokenExample, match="127.0.0.1:9/x.png' is an address, not a file"):
+            source.read_image(0, number)
