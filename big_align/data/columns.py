@@ -1,5 +1,6 @@
 """Finds which column of a table, or which feature of a record, holds what, by the usual names."""
 
+import re
 from collections.abc import Collection, Sequence
 
 from big_align.errors import FieldError, UserError
@@ -112,13 +113,21 @@ def choose_image(given: str | None, names: Collection[str], groups: Groups, wher
     return found
 
 
+def is_address(image: str) -> bool:
+    """Returns whether what a table calls an image is a URL, perhaps behind one of fsspec's caches.
+
+    Nothing is fetched because a row of a table says so.
+    """
+    return bool(re.search(r"(^|::)https?://", image, re.IGNORECASE))
+
+
 def check_address(image: str, caption: str | None, path: str, where: str) -> None:
     """Refuses a table of URLs: what a server no longer has would be missing in training.
 
     Raises:
       UserError: the image is a URL; the message says what downloads it.
     """
-    if not image.lower().startswith(("http://", "https://")):
+    if not is_address(image):
         return
     kind = path.rpartition(".")[2].lower()
     texts = f" --caption_col={caption}" if caption else ""

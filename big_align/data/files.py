@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from big_align.data import tensorflow_on_cpu
-from big_align.disk.regular_files import open_regular, read_regular
+from big_align.disk.regular_files import MEMBER_MAX, open_given, open_regular
 from big_align.errors import MissingFile, UserError, tell_in_a_line
 
 PAUSES = 1.0, 5.0  # seconds before a remote file that could not be read is tried again
@@ -100,7 +100,10 @@ class LocalFiles:
         return data
 
     def read_all(self, path: str) -> bytes:
-        return read_regular(path)
+        with open_given(path) as file:
+            if (size := os.fstat(file.fileno()).st_size) > MEMBER_MAX:
+                raise OSError(f"{path} has {size} bytes; at most {MEMBER_MAX} are read")
+            return file.read()
 
 
 class FsspecFiles:

@@ -43,14 +43,8 @@ def open_given(path: Any) -> BinaryIO:
 
 
 def read_regular(path: Any) -> bytes:
-    """Reads all of a file, as `open_given` opens it.
-
-    Raises OSError also if a local file is larger than `MEMBER_MAX`.
-    """
+    """Reads all of a file, as `open_given` opens it."""
     with open_given(path) as file:
-        size = 0 if "://" in os.fspath(path) else os.fstat(file.fileno()).st_size
-        if size > MEMBER_MAX:
-            raise OSError(f"{os.fspath(path)} has {size} bytes; at most {MEMBER_MAX} are read")
         return file.read()
 
 

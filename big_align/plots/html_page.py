@@ -37,6 +37,14 @@ td, th { padding: .45rem .8rem .45rem 0; border-bottom: 1px solid var(--line);
 """
 
 
+HEAD = (
+    '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width='
+    'device-width, initial-scale=1"><meta http-equiv=Content-Security-Policy content="default-src '
+    "'none'; img-src data:; style-src 'unsafe-inline'\">"
+)
+"""The beginning of every page: whatever is written into one, a browser fetches and runs nothing."""
+
+
 def write_frame(title: str, style: str, body: str) -> str:
     """Returns a page that needs no other files.
 
@@ -46,7 +54,6 @@ def write_frame(title: str, style: str, body: str) -> str:
       body: HTML of the body.
     """
     return (
-        '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width='
-        f'device-width, initial-scale=1"><title>{html.escape(title)}</title><style>{STYLE}{style}'
-        f"</style><body>{body}</body></html>\n"
+        f"{HEAD}<title>{html.escape(title)}</title><style>{STYLE}{style}</style><body>{body}</body>"
+        "</html>\n"
     )

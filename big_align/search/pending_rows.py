@@ -13,6 +13,7 @@ from jaxtyping import Float
 from big_align.disk.regular_files import open_given
 from big_align.whole_files import naming
 
+BLOB_MAX = 2**26  # bytes that go with a row; no thumbnail has more
 Record = list[Any]
 """What identifies a row: [name, signature], or [text]."""
 
@@ -51,7 +52,7 @@ class PendingRows:
             for line in rows:
                 try:
                     record, end, crc32 = json.loads(line)
-                    blob = blobs.read(end - self._ends[-1])
+                    blob = blobs.read(max(0, min(end - self._ends[-1], BLOB_MAX)))
                 except (ValueError, TypeError, RecursionError):
                     break
                 vector = vectors.read(self._row_bytes)

@@ -10,6 +10,7 @@ from typing import Any
 
 from big_align.data.images.given_images import read_image
 from big_align.errors import put_in_a_line
+from big_align.plots.html_page import HEAD
 from big_align.search import queries
 from big_align.search.search_index import Hit, SearchIndex
 from big_align.search.thumbnails import make_thumbnail, write_address
@@ -69,8 +70,7 @@ def write_page(index: SearchIndex, options: argparse.Namespace, hits: Sequence[H
     conditions = " · ".join([options.of, *options.filter, f"{len(hits)} of {len(index)} images"])
     tiles = "".join(_write_tile(index, hit) for hit in hits)
     return (
-        '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width='
-        f'device-width, initial-scale=1"><title>Search results</title><style>{STYLE}</style>'
+        f"{HEAD}<title>Search results</title><style>{STYLE}</style>"
         f"<body><h1>Search results</h1><div class=parts>{parts}</div><p class=soft>"
         f"{html.escape(conditions)}</p><div class=grid>{tiles}</div></body></html>\n"
     )

@@ -1,10 +1,11 @@
 """A page in the browser that searches an index: its routes, and what keeps them safe.
 
 It serves the page, thumbnails by their numbers, and answers in JSON: no path of a request ever
-names a file. An upload is bounded in bytes while it is read and in pixels before it is
-decoded, and only its embedding is kept.
+names a file. An upload is bounded in bytes while it is read and in pixels before it is decoded, and
+only its embedding is kept. A request must arrive in time.
 """
 
+import asyncio
 import collections
 import dataclasses
 import hmac
@@ -20,10 +21,11 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from big_align.data.examples import BrokenExample
 from big_align.data.json_texts import NotJson, parse_json
@@ -40,6 +42,10 @@ IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp"
 QUERY_BYTES = 65536
 MOST_PARTS, MOST_TEXT, MOST_RESULTS, MOST_UPLOADS = 16, 1000, 500, 256
 COOKIE = "token"
+CONNECTIONS, WAITING = 64, 32
+"""Connections at once, and how many of them may have sent no whole header."""
+HEAD_SECONDS, SILENT_SECONDS, REQUEST_SECONDS = 10.0, 10.0, 120.0
+"""Time for a header, between pieces of a body, and from a header until its answer is sent."""
 ROUNDED_FROM = 2**53  # JavaScript reads numbers as doubles, which do not tell larger integers apart
 
 
@@ -191,8 +197,57 @@ def make_app(
     guard = Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"])
     if token is not None:
         guard = Middleware(TokenGuard, token=token)
-    handlers = {Refused: _refuse, UserError: _refuse}
+    handlers = {Refused: _refuse, UserError: _refuse, ClientDisconnect: _refuse}
     return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
+
+
+class PatientProtocol(H11Protocol):
+    """Ends connections that take too long, which uvicorn waits for without end.
+
+    Of many without a whole header, the oldest makes room: one that is sent at once arrives.
+    """
+
+    _timer, _since = None, None  # what ends it, and since when it waits for a header
+
+    def connection_made(self, transport: Any) -> None:
+        """Begins to wait for the first header."""
+        super().connection_made(transport)
+        self._wait_for_header()
+        waiting = [each for each in self.connections if getattr(each, "_since", None) is not None]
+        if len(waiting) > WAITING:
+            min(waiting, key=lambda each: each._since).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends the waiting."""
+        self._timer.cancel()
+        self._since = None
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        """Begins to wait for the end of a request whose header is there."""
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before:
+            self._since = None
+            self._end_after(REQUEST_SECONDS)
+
+    def on_response_complete(self) -> None:
+        """Begins to wait for the next header, and for a body that nobody reads to end."""
+        self._wait_for_header()
+        super().on_response_complete()
+
+    def _wait_for_header(self) -> None:
+        self._since = self.loop.time()
+        self._end_after(HEAD_SECONDS)
+
+    def _end_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(seconds, self.transport.abort)
+
+
+SETTINGS = {"limit_concurrency": CONNECTIONS, "http": PatientProtocol, "ws": "none"}
+"""Those of uvicorn under which the application is served."""
 
 
 class TokenGuard:
@@ -235,11 +290,16 @@ def _check_type(request: Request, known: tuple[str, ...]) -> None:
 
 async def _read_body(request: Request, most: int) -> bytes:
     """Reads a body, and stops as soon as it is too large."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise Refused(413, f"there are more than {most / 2**20:.3g} MiB")
+    body, now = bytearray(), asyncio.get_running_loop().time
+    try:
+        async with asyncio.timeout(SILENT_SECONDS) as limit:
+            async for chunk in request.stream():
+                limit.reschedule(now() + SILENT_SECONDS)
+                body += chunk
+                if len(body) > most:
+                    raise Refused(413, f"there are more than {most / 2**20:.3g} MiB")
+    except TimeoutError as error:
+        raise Refused(408, f"nothing came for {SILENT_SECONDS:g} seconds") from error
     if not body:
         raise Refused(400, "the request is empty")
     return bytes(body)

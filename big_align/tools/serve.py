@@ -18,7 +18,6 @@ from urllib.parse import quote
 from big_align.tools import command
 
 TOKEN_LEAST = 16  # characters
-CONNECTIONS = 64
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -86,9 +85,10 @@ def serve(options: argparse.Namespace) -> None:
         port = listening.getsockname()[1]
         host = f"[{options.host}]" if ":" in options.host else options.host
         print(f"http://{host}:{port}/{query}", flush=True)
-        settings = {"log_level": "warning", "limit_concurrency": CONNECTIONS}
         with contextlib.suppress(KeyboardInterrupt):  # how it is stopped
-            uvicorn.Server(uvicorn.Config(app, **settings)).run(sockets=[listening])
+            uvicorn.Server(uvicorn.Config(app, log_level="warning", **server.SETTINGS)).run(
+                sockets=[listening]
+            )
 
 
 if __name__ == "__main__":

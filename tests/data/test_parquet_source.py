@@ -12,6 +12,7 @@ import pytest
 from big_align.data import row_groups
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.row_groups import Place, RowGroups
+from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.parquet_source import ParquetSource
 from big_align.errors import UserError
 
@@ -194,3 +195,14 @@ def test_a_path_of_an_image_is_one_from_here_or_from_the_folder_of_the_table(tmp
     assert [source.read_image(0, n) for n in range(3)] == [layouts.IMAGES[n] for n in (0, 1, 0)]
     with pytest.raises(BrokenExample, match="'images/gone.png' cannot be read"):
         source.read_image(0, 3)
+
+
+def test_no_image_is_fetched_from_an_address_as_in_a_csv(tmp_path):
+    for address in ("http://127.0.0.1:9/x.png", "simplecache::HTTPS://127.0.0.1:9/x.png"):
+        images = [{"bytes": None, "path": address}] * layouts.COUNT
+        source = ParquetSource(write(tmp_path / "x.parquet", image=images))
+        with pytest.raises(BrokenExample, match="127.0.0.1:9/x.png' is an address, not a file"):
+            source.read_image(0, 0)
+        (tmp_path / "x.csv").write_text(f"image,caption\n{address},a dog\n")
+        with pytest.raises(UserError, match="the image is an address"):
+            CsvSource(str(tmp_path / "x.csv"))

@@ -79,6 +79,7 @@ def test_the_page_has_what_the_workdir_holds(tmp_path):
     ):  # fmt: skip
         assert fact in seen, fact
     assert not re.search(r"<script|<link|src=.?http|@import|url\(", page)
+    assert "default-src 'none'; img-src data:; style-src 'unsafe-inline'" in page
 
 
 def test_evaluations_show_the_last_the_best_and_the_first(tmp_path):

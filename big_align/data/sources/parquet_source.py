@@ -244,6 +244,10 @@ def _find_key(schema: pa.Schema, parts: tuple[str, ...]) -> str | None:
 
 def _read_file(path: str, folder: str) -> bytes:
     """Reads a file that a row names, from the current folder or from that of the table."""
+    if columns.is_address(path):
+        raise examples.BrokenExample(
+            f"{path[:60]!r} is an address, not a file; img2dataset downloads it first"
+        )
     try:
         beside = f"{folder}/{path}"
         if folder and "://" not in path and not files.is_file(path) and files.is_file(beside):
