@@ -177,9 +177,11 @@ def _is_file(entry: str) -> bool:
     """Returns whether an entry is the name of a file, and so no pattern."""
     try:
         return exists(entry)
+    except OSError:  # too long for a name; or a bucket or a server tells nothing of such a name
+        return False
     except UserError:
         raise
-    except (OSError, ValueError):  # too long for a name; or a bucket tells nothing of such a name
+    except ValueError:
         return False
 
 
