@@ -71,6 +71,32 @@ def test_a_folder_instead_of_shards_is_told_with_their_pattern(tmp_path):
             source(f"{tmp_path}/")
 
 
+def test_a_comma_of_a_name_is_escaped_or_that_of_something_there(tmp_path):
+    folder = tmp_path / "red, blue"
+    folder.mkdir()
+    names = [f"{folder}/{name}" for name in ("a,b.tar", "c.tar", "d.tar")]
+    for name in names:
+        open(name, "w").close()
+    other = f"{tmp_path}/e.tar"
+    open(other, "w").close()
+    escaped = listing.escape_commas(str(folder))
+    assert listing.expand_paths(names[0]) == names[:1]
+    assert listing.expand_paths(str(folder)) == [str(folder)]
+    assert listing.expand_paths(f"{escaped}/*.tar") == names
+    assert listing.expand_paths(f"{escaped}/c.tar,{other}") == [names[1], other]
+    assert listing.expand_paths(rf"{escaped}/{{a\,b,d}}.tar, {other}") == [
+        names[0],
+        names[2],
+        other,
+    ]
+    assert listing.expand_paths([f"{folder}/*.tar"]) == names
+    with pytest.raises(UserError, match="is a folder; write '.*/red") as error:
+        TarSource(str(folder))
+    assert listing.expand_paths(str(error.value).split("'")[1]) == names
+    with pytest.raises(ValueError, match=f"no file matches '{tmp_path}/x, y.tar'"):
+        listing.expand_paths(rf"{tmp_path}/x\, y.tar")
+
+
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.tar").write_bytes(b"")
