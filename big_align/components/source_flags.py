@@ -60,7 +60,7 @@ def add_source_flags(parser: argparse.ArgumentParser, required: bool = True) -> 
     parser.add_argument(
         "--source", required=required,
         help="where the examples are: shards, a table, a folder; globs, braces and comma lists, "
-        "local or remote; or tfds:NAME:SPLIT",
+        r"local or remote (with \, for a comma in a name); or tfds:NAME:SPLIT",
     )  # fmt: skip
     parser.add_argument(
         "--source_name",
@@ -127,7 +127,8 @@ def _recognize_folder(path: str) -> str:
         if found := next((n for n in names if re.search(f"{ending}$", n)), None):
             shown = f"*.{found.rpartition('.')[2]}" if name in ("tar", "parquet") else found
             other = ", or --source_name=folder if its folders are classes" * bool(inner)
-            raise UserError(f"--source={path} is a folder; write --source='{path}/{shown}'{other}")
+            shown = f"--source='{listing.escape_commas(path)}/{shown}'"
+            raise UserError(f"--source={path} is a folder; write {shown}{other}")
     _check_shards(path)
     return "folder" if _has_class_folders(path) else "images"
 
@@ -144,7 +145,8 @@ def _check_shards(path: str) -> None:
             if re.search(IMAGES, name, re.IGNORECASE):
                 return
             if name.endswith((".tar", ".parquet", ".arrow")):
-                shards.append(f"{folder}/*{os.path.splitext(name)[1]}")
+                pattern = f"*{os.path.splitext(name)[1]}"
+                shards.append(f"{listing.escape_commas(folder)}/{pattern}")
     if not shards:
         return
     if shards[0].endswith(".arrow"):

@@ -1,19 +1,18 @@
 """Files, local or remote: patterns, sizes, reads of byte ranges, and the one reader of texts."""
 
 import codecs
-import contextlib
 import functools
 import glob
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from big_align.data import tensorflow_on_cpu
+from big_align.data.remote.fsspec_files import open_filesystem
+from big_align.data.remote.opened_file import OpenedFile
 from big_align.disk.regular_files import MEMBER_MAX, open_given, open_regular
-from big_align.errors import MissingFile, UserError, tell_in_a_line
+from big_align.errors import MissingFile, UserError
 
-PAUSES = 1.0, 5.0  # seconds before a remote file that could not be read is tried again
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF32_LE: "utf-32",  # begins as UTF-16's does
@@ -106,52 +105,6 @@ class LocalFiles:
             return file.read()
 
 
-class FsspecFiles:
-    """Files of any fsspec file system; a read that fails is tried again twice."""
-
-    def __init__(self, filesystem: Any):
-        self._filesystem = filesystem
-
-    def glob(self, path: str) -> list[str]:
-        return [self._filesystem.unstrip_protocol(name) for name in self._filesystem.glob(path)]
-
-    def stamp(self, path: str) -> tuple[int, str]:
-        info = self._filesystem.info(path)
-        changed = (info.get(key) for key in ("etag", "ETag", "mtime", "updated", "LastModified"))
-        return info["size"], next((str(value) for value in changed if value), "")
-
-    def open(self, path: str) -> Any:
-        return self._filesystem.open(path, "rb")
-
-    def read(self, path: str, start: int, size: int) -> bytes:
-        return self._read(path, start=start, end=start + size)
-
-    def read_all(self, path: str) -> bytes:
-        return self._read(path)
-
-    def _read(self, path: str, **places: int) -> bytes:
-        """Reads a file; those of HTTP, unlike those of buckets, do not try again by themselves."""
-        for pause in PAUSES:
-            try:
-                return self._cat(path, **places)
-            except (FileNotFoundError, IsADirectoryError, PermissionError):
-                raise
-            except OSError:  # a connection was refused or lost, or nothing came in time
-                time.sleep(pause)
-        return self._cat(path, **places)
-
-    def _cat(self, path: str, **places: int) -> bytes:
-        """Reads a file once, and raises errors of aiohttp, fsspec's HTTP, as those of files."""
-        try:
-            return self._filesystem.cat_file(path, **places)
-        except Exception as error:
-            if isinstance(error, OSError) or not type(error).__module__.startswith("aiohttp."):
-                raise
-            refused = getattr(error, "status", None) in (401, 403)
-            kind = PermissionError if refused else OSError
-            raise kind(f"{path}: {tell_in_a_line(error)}") from error
-
-
 class TensorFlowFiles:
     """Files that only TensorFlow can open here, such as gs:// without gcsfs."""
 
@@ -163,33 +116,30 @@ class TensorFlowFiles:
         return type(self), ()
 
     def glob(self, path: str) -> list[str]:
-        with self._usual_errors(path):
-            return self._gfile.glob(path)
+        return self._call(path, self._gfile.glob, path)
 
     def stamp(self, path: str) -> tuple[int, str]:
-        with self._usual_errors(path):
-            status = self._gfile.stat(path)
+        status = self._call(path, self._gfile.stat, path)
         return status.length, str(status.mtime_nsec)
 
-    def open(self, path: str) -> Any:
+    def open(self, path: str) -> OpenedFile:
         self.stamp(path)  # a file that is missing, or not ours to read, is noticed here
-        return self._gfile.GFile(path, "rb")
+        return OpenedFile(self._gfile.GFile(path, "rb"), functools.partial(self._call, path))
 
     def read(self, path: str, start: int, size: int) -> bytes:
-        with self._usual_errors(path), self._gfile.GFile(path, "rb") as file:
+        with self.open(path) as file:
             file.seek(start)
             return file.read(size)
 
     def read_all(self, path: str) -> bytes:
-        with self._usual_errors(path), self._gfile.GFile(path, "rb") as file:
+        with self.open(path) as file:
             return file.read()
 
-    @contextlib.contextmanager
-    def _usual_errors(self, path: str) -> Iterator[None]:
-        """Raises TensorFlow's errors as those of Python's files, which callers expect."""
+    def _call(self, path: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a function; raises TensorFlow's errors as those of Python's files."""
         errors = self._tensorflow.errors
         try:
-            yield
+            return function(*args)
         except errors.NotFoundError as error:
             raise FileNotFoundError(path) from error
         except errors.OpError as error:
@@ -204,10 +154,8 @@ def files_of(path: str) -> Files:
     """
     if "://" not in path:
         return LocalFiles()
-    import fsspec
-
     try:
-        return FsspecFiles(fsspec.core.url_to_fs(path)[0])
+        return open_filesystem(path)
     except (ImportError, ValueError) as error:  # no package of the protocol, or no such protocol
         if path.startswith("gs://"):
             return TensorFlowFiles()

@@ -15,6 +15,7 @@ from big_align.errors import UserError, warn_once
 
 Paths = str | Sequence[str]
 """One path with patterns, or a list of paths."""
+COMMA = "\ud800"  # stands for a comma of a name; no path has it
 
 
 def expand_paths(path: Paths, shards: str = "") -> list[str]:
@@ -24,7 +25,8 @@ def expand_paths(path: Paths, shards: str = "") -> list[str]:
 
     Args:
       path: names or patterns separated by commas; `**` stands for any folders, `{00000..00005}`
-        counts, `{a,b}` enumerates, and `~` is the home folder. Brackets are part of the names if
+        counts, `{a,b}` enumerates, and `~` is the home folder. A comma is part of a name after a
+        backslash, or if the whole path is a local file or folder. Brackets are part of the names if
         there is such a file, or if they match nothing as a pattern. Or a list of them, in which
         commas are part of a name, and an entry that is the name of a file is no pattern.
       shards: what files in a folder are called, as in "*.tar", if a folder is no file.
@@ -41,15 +43,22 @@ def expand_paths(path: Paths, shards: str = "") -> list[str]:
         if not isinstance(path, str) and _is_file(entry):
             names.append(entry)  # brackets and braces may be part of its name
             continue
-        for pattern in _expand_braces(entry):
+        for pattern in _expand_braces(entry.replace(r"\,", COMMA)):
+            pattern = pattern.replace(COMMA, ",")
             if not (matches := _match(pattern)):
                 raise ValueError(f"no file matches {pattern!r} (from the path {path!r})")
             names += matches
     if not names:
         raise ValueError(f"the path {path!r} names no file")
     if shards and os.path.isdir(names[0]):
-        raise UserError(f"{names[0]} is a folder; write '{names[0].rstrip('/')}/{shards}'")
+        folder = escape_commas(names[0].rstrip("/"))
+        raise UserError(f"{names[0]} is a folder; write '{folder}/{shards}'")
     return drop_repeats(names)
+
+
+def escape_commas(path: str) -> str:
+    """Returns the name of a file as `expand_paths` takes it beside patterns."""
+    return path.replace(",", r"\,")
 
 
 def find(pattern: str) -> list[str]:
@@ -177,15 +186,20 @@ def _is_file(entry: str) -> bool:
     """Returns whether an entry is the name of a file, and so no pattern."""
     try:
         return exists(entry)
+    except OSError:  # too long for a name; or a bucket or a server tells nothing of such a name
+        return False
     except UserError:
         raise
-    except (OSError, ValueError):  # too long for a name; or a bucket tells nothing of such a name
+    except ValueError:
         return False
 
 
 def _split_commas(path: str) -> list[str]:
-    """Splits at the commas outside braces."""
-    return [part.strip() for part in re.findall(r"(?:[^,{]|\{[^}]*\}|\{)+", path) if part.strip()]
+    """Splits at the commas outside braces, unless the whole is the name of something local."""
+    if "://" not in path and os.path.exists(os.path.expanduser(path)):
+        return [escape_commas(path)]
+    parts = re.findall(r"(?:\\,|[^,{]|\{[^}]*\}|\{)+", path)
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _expand_braces(pattern: str) -> list[str]:

@@ -48,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--input", required=True,
         help="raw pairs: Parquet, tar, tables or folders; takes globs, braces and comma-separated "
-        "lists")  # fmt: skip
+        r"lists, with \, for a comma in a name")  # fmt: skip
     add("--input_name", help="the kind of --input, as in config.data.source.name (default: guessed "
         "from the path)")  # fmt: skip
     add("--input_argument", action="append", default=[], metavar="NAME=VALUE",

@@ -142,6 +142,25 @@ def write_pax(folder: Path, name: str, records: bytes) -> None:
     (folder / "x.tar").write_bytes(file.getvalue())
 
 
+def replace_member(kind: bytes, target: str) -> Spoil:
+    """Puts a link or a device in place of an image."""
+
+    def spoil(folder: Path, rng: Random) -> None:
+        with tarfile.open(folder / "x.tar", "w") as tar:
+            for member, data in tar_members():
+                info = tarfile.TarInfo(member)
+                info.size = len(data)
+                if member == f"{VICTIM:04d}.png":
+                    info.type, info.linkname, info.size = kind, target, 0
+                tar.addfile(info, io.BytesIO(data))
+
+    return spoil
+
+
+SPECIAL = (
+    (tarfile.LNKTYPE, "/etc/passwd"), (tarfile.SYMTYPE, "../x.png"), (tarfile.CHRTYPE, ""),
+    (tarfile.SYMTYPE, "0002.png"), (tarfile.SYMTYPE, "0001.json"), (tarfile.FIFOTYPE, ""),
+)  # fmt: skip
 PAX = (b"0 path=x\n", b"-5 path=x\n", b"x path=y\n", b"12", b"\xff" * 30, b"99 path=x\n")
 PAX_SIZES = (b"14 size=-9999\n", b"11 size=x\n", b"20 size=" + b"9" * 11 + b"\n")
 
@@ -151,6 +170,7 @@ TAR_FAULTS: list[Spoil] = [
     *(write_members(caption=text) for text in CAPTIONS),
     write_members(other=DEEP),
     repeat_member,
+    *(replace_member(*each) for each in SPECIAL),
     *(lambda folder, rng, x=x: write_pax(folder, "0002.png", x) for x in PAX),
     *(lambda folder, rng, x=x: write_pax(folder, "0003.json", x) for x in PAX_SIZES),
 ]

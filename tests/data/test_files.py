@@ -1,5 +1,6 @@
 import contextlib
 import os
+import re
 import socketserver
 import sys
 import threading
@@ -9,6 +10,7 @@ import fsspec
 import pytest
 
 from big_align.data import files, listing
+from big_align.data.remote import fsspec_files
 from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.record_source import TFRecordSource
 from big_align.data.sources.tar_source import TarSource
@@ -67,6 +69,32 @@ def test_a_folder_instead_of_shards_is_told_with_their_pattern(tmp_path):
     ):
         with pytest.raises(UserError, match=rf"is a folder; write '{tmp_path}/\*.{ending}"):
             source(f"{tmp_path}/")
+
+
+def test_a_comma_of_a_name_is_escaped_or_that_of_something_there(tmp_path):
+    folder = tmp_path / "red, blue"
+    folder.mkdir()
+    names = [f"{folder}/{name}" for name in ("a,b.tar", "c.tar", "d.tar")]
+    for name in names:
+        open(name, "w").close()
+    other = f"{tmp_path}/e.tar"
+    open(other, "w").close()
+    escaped = listing.escape_commas(str(folder))
+    assert listing.expand_paths(names[0]) == names[:1]
+    assert listing.expand_paths(str(folder)) == [str(folder)]
+    assert listing.expand_paths(f"{escaped}/*.tar") == names
+    assert listing.expand_paths(f"{escaped}/c.tar,{other}") == [names[1], other]
+    assert listing.expand_paths(rf"{escaped}/{{a\,b,d}}.tar, {other}") == [
+        names[0],
+        names[2],
+        other,
+    ]
+    assert listing.expand_paths([f"{folder}/*.tar"]) == names
+    with pytest.raises(UserError, match="is a folder; write '.*/red") as error:
+        TarSource(str(folder))
+    assert listing.expand_paths(str(error.value).split("'")[1]) == names
+    with pytest.raises(ValueError, match=f"no file matches '{tmp_path}/x, y.tar'"):
+        listing.expand_paths(rf"{tmp_path}/x\, y.tar")
 
 
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
@@ -128,7 +156,7 @@ def test_a_remote_read_is_tried_again_if_the_network_fails(monkeypatch, errors, 
         return read(*arguments, **options)
 
     monkeypatch.setattr(system._filesystem, "cat_file", fail)
-    monkeypatch.setattr(files.time, "sleep", pauses.append)
+    monkeypatch.setattr(fsspec_files.time, "sleep", pauses.append)
     for call, expected in (
         (lambda: system.read(path, 3, 4), b"3456"),
         (lambda: system.read_all(path), b"0123456789"),
@@ -139,35 +167,119 @@ def test_a_remote_read_is_tried_again_if_the_network_fails(monkeypatch, errors, 
         assert not left and len(pauses) == len(errors) - bool(told)
 
 
-@pytest.mark.parametrize(
-    ("answer", "requests", "told"),
-    [
-        (b"200 OK\r\nContent-Length: 100\r\n\r\nabc", 2, None),  # and the connection is lost
-        (b"503 Busy\r\nContent-Length: 0\r\n\r\n", 2, None),
-        (b"403 No\r\nContent-Length: 0\r\n\r\n", 1, PermissionError),
-    ],
-)
-def test_errors_of_http_are_those_of_files(monkeypatch, answer, requests, told):
-    pytest.importorskip("aiohttp")
-    answers = [answer]
+@contextlib.contextmanager
+def serve(answer):
+    """Serves HTTP on a port of this machine; `answer` makes of a request's lines what is sent."""
 
     class Server(socketserver.StreamRequestHandler):
         def handle(self):
-            while self.rfile.readline().strip():
-                pass
-            asked.append(1)
-            whole = b"200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nright"
-            self.wfile.write(b"HTTP/1.1 " + (answers.pop() if answers else whole))
+            lines = list(iter(lambda: self.rfile.readline().strip().decode(), ""))
+            status, body = answer(lines)
+            head = "" if lines[0].startswith("HEAD") else body
+            sent = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            self.wfile.write(sent.encode() + head.encode())
 
-    asked = []
-    monkeypatch.setattr(files, "PAUSES", (0.0, 0.0))
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Server) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        path = f"http://127.0.0.1:{server.server_address[1]}/x.txt"
-        with pytest.raises(told, match=path) if told else contextlib.nullcontext():
-            assert files.files_of(path).read_all(path) == b"right"
+        yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
-    assert len(asked) == requests
+
+
+@pytest.fixture
+def no_pauses(monkeypatch):
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(fsspec_files, "PAUSES", (0.0, 0.0))
+
+
+def test_a_web_server_is_asked_again_if_it_is_busy_or_lost(no_pauses):
+    answers = ["503 Busy", "200 OK\r\nContent-Length: 100"]  # and the connection is lost
+
+    def answer(lines):
+        return (answers.pop(), "abc") if answers else ("200 OK", "right")
+
+    with serve(answer) as address:
+        assert files.files_of(f"{address}/x.txt").read_all(f"{address}/x.txt") == b"right"
+    assert not answers
+
+
+@pytest.mark.parametrize("status", ["401 No", "403 Forbidden", "429 Slower", "500 Ill", "503 Busy"])
+def test_what_a_web_server_answers_is_told(no_pauses, status):
+    """It is never said that nothing is there: only 404 says so."""
+    with serve(lambda lines: (status, "")) as address:
+        path = f"{address}/x.tar"
+        system = files.files_of(path)
+        kind = PermissionError if status[0:3] in ("401", "403") else OSError
+        for call in (
+            system.stamp, system.open, system.read_all, lambda path: system.read(path, 1, 2),
+            lambda path: system.glob(path.replace("x", "*")), listing.expand_paths, files.exists,
+            lambda path: listing.expand_paths([path]),
+        ):  # fmt: skip
+            with pytest.raises(kind, match=f"{address}/.*answers {status}") as error:
+                call(path)
+            assert not isinstance(error.value, FileNotFoundError)
+        with pytest.raises(UserError, match=f"{path}.*answers {status}"):
+            files.read_text(path)
+
+
+def test_what_a_web_server_lacks_is_not_there(no_pauses):
+    with serve(lambda lines: ("404 Not Found", "")) as address:
+        path = f"{address}/x.tar"
+        assert not files.exists(path) and files.files_of(path).glob(f"{address}/*.tar") == []
+        with pytest.raises(FileNotFoundError, match=path):
+            files.files_of(path).read_all(path)
+        with pytest.raises(ValueError, match="no file matches"):
+            listing.expand_paths(path)
+
+
+def test_a_redirect_is_followed_and_a_circle_of_them_is_told(no_pauses):
+    def answer(lines):
+        known = {"/a": "302 Found\r\nLocation: /b", "/c": "302 Found\r\nLocation: /c"}
+        return known.get(lines[0].split()[1], "200 OK"), "right"
+
+    with serve(answer) as address:
+        assert files.files_of(address).read_all(f"{address}/a") == b"right"
+        with pytest.raises(OSError, match=f"{address}/c: .*TooManyRedirects"):
+            files.exists(f"{address}/c")
+
+
+def test_a_web_server_that_is_gone_or_silent_is_no_missing_file(no_pauses, monkeypatch):
+    with serve(lambda lines: ("200 OK", "")) as gone:
+        pass
+    for call in (files.exists, listing.expand_paths, files.files_of(gone).read_all):
+        with pytest.raises(OSError, match=f"{gone}/x.*[Cc]onnect") as error:
+            call(f"{gone}/x.tar")
+        assert not isinstance(error.value, FileNotFoundError)
+    monkeypatch.setattr(fsspec_files, "SILENCE", 0.2)
+    done = threading.Event()
+    with serve(lambda lines: (done.wait(60) and "200 OK", "")) as silent:
+        for call in (files.exists, files.files_of(silent).read_all):
+            with pytest.raises(OSError, match=f"{silent}/x.*was silent"):
+                call(f"{silent}/x.tar")
+        done.set()
+
+
+def test_a_web_server_that_sends_no_parts_is_told(no_pauses, tmp_path):
+    """Such as Python's http.server."""
+    whole = "0123456789" * 2**20  # more than fsspec reads at a time
+
+    def answer(lines):
+        part = next((re.findall(r"\d+", line) for line in lines if "Range:" in line), None)
+        if not part or "/parts" not in lines[0]:
+            return "200 OK", whole
+        if int(part[0]) >= len(whole):
+            return "416 Range Not Satisfiable", ""
+        return "206 Partial Content", whole[int(part[0]) : int(part[1]) + 1]
+
+    with serve(answer) as address:
+        system = files.files_of(address)
+        assert system.read(f"{address}/parts", 3, 4) == b"3456"
+        assert system.read(f"{address}/parts", len(whole), 4) == b""
+        path = f"{address}/x.tar"
+        with pytest.raises(OSError, match=f"{path}: the server sends whole files"):
+            system.read(path, 3, 4)
+        with system.open(path) as file, pytest.raises(OSError, match=f"{path}: .*whole files"):
+            file.seek(9 * 2**20)
+            file.read(1)
 
 
 def test_tensorflow_files_read_alike(tmp_path):

@@ -1,6 +1,7 @@
 import io
 import itertools
 import json
+import subprocess
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -89,7 +90,85 @@ def test_scan_equals_tarfile(tmp_path, kind):
         wanted = [(m.name, m.offset_data, m.size, "") for m in tar if m.isfile()]
     with open(path, "rb") as file:
         found = list(tar_source.scan_members(file, (tmp_path / "x.tar").stat().st_size))
-    assert found == wanted
+    told = f"link.jpg is a symbolic link to {link.linkname[:80]}, which is not in the shard; "
+    assert found == [
+        *wanted,
+        ("link.jpg", 0, 0, f"{told}`tar --dereference` packs the files themselves"),
+    ]
+
+
+def add_special(tar, name, kind, target="") -> None:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    tar.addfile(info)
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_links_are_the_members_that_they_name(tmp_path, kind):
+    """As tarfile follows them; what leads out of the shard or in a circle is told by its kind."""
+    path = write_tar(tmp_path / "x.tar", make_members(0)[:2], format=kind)
+    folder = "deep" * (10 if kind == tarfile.USTAR_FORMAT else 40)
+    with tarfile.open(path, "a", format=kind) as tar:
+        for number, (link, target) in enumerate(
+            [
+                (tarfile.LNKTYPE, "000000.{}"),
+                (tarfile.SYMTYPE, "./deeper/../000000.{}"),
+                (tarfile.SYMTYPE, "000004.{}"),  # a link that comes later
+                (tarfile.SYMTYPE, "000000.{}"),
+                (tarfile.LNKTYPE, f"{folder}/a.{{}}"),
+                (tarfile.SYMTYPE, "000006.{}"),  # a circle
+                (tarfile.SYMTYPE, "../../etc/passwd.{}"),
+                (tarfile.LNKTYPE, "/etc/passwd.{}"),
+            ],
+            start=1,
+        ):
+            for ending in ("png", "txt"):
+                add_special(tar, f"{number:06d}.{ending}", link, target.format(ending))
+            if number == 4:
+                for name, data in make_members(9)[:2]:
+                    info = tarfile.TarInfo(f"{folder}/a.{name[-3:]}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+        for number, special in ((20, tarfile.CHRTYPE), (21, tarfile.FIFOTYPE), (22, b"Z")):
+            tar.addfile(tarfile.TarInfo(f"{number:06d}.txt"))
+            add_special(tar, f"{number:06d}.png", special)
+    source = TarSource(path)
+    found = {source.key(0, n): source.read(0, n) for n in range(source.shard_sizes[0])}
+    assert sorted(found) == [*(f"{n:06d}" for n in range(6)), f"{folder}/a"]
+    with tarfile.open(path) as tar:
+        for key, example in found.items():
+            assert example.image == tar.extractfile(f"{key}.png").read()
+            assert example.captions == [tar.extractfile(f"{key}.txt").read().decode().strip()]
+    assert source.broken.tolist() == [6]
+    for number, told in (
+        (6, "a symbolic link to 000006"), (7, "a symbolic link to ../../etc/passwd"),
+        (8, "a hard link to /etc/passwd"), (20, "a device"), (21, "a pipe"),
+        (22, "of the unknown kind b'Z'"),
+    ):  # fmt: skip
+        with open(path, "rb") as file:
+            faults = [
+                m[3] for m in tar_source.scan_members(file, 10**6) if f"{number:06d}.png" == m[0]
+            ]
+        assert told in faults[0]
+
+
+@pytest.mark.parametrize("options", [["--format=gnu"], ["--format=pax", "--sparse-version=0.1"],
+                                     ["--format=pax", "--sparse-version=1.0"]])  # fmt: skip
+def test_sparse_files_are_named_and_the_rest_is_read(tmp_path, options):
+    """GNU's tar makes them of files with holes, which an image has not; here with many parts."""
+    for name, data in [part for n in range(3) for part in make_members(n)[:2]]:
+        (tmp_path / name).write_bytes(data)
+    with open(tmp_path / "000001.png", "r+b") as file:
+        for part in range(40):
+            file.seek(2**16 * part)
+            file.write(b"x" * 4096)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    call = ["tar", "--sparse", *options, "-cf", "x.tar", *names]
+    subprocess.run(call, cwd=tmp_path, check=True, timeout=60)
+    source = TarSource(f"{tmp_path}/x.tar")
+    assert [source.key(0, n) for n in range(source.shard_sizes[0])] == ["000000", "000002"]
+    assert source.broken.tolist() == [1]
+    assert source.faults == ("x.tar: 000001.png is a sparse file, which is not read",)
 
 
 def test_keys_group_members_that_are_not_neighbors(tmp_path):

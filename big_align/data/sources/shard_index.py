@@ -85,7 +85,7 @@ def _index_shard(path: str, scan: Callable, settings: str, index_dir: str | None
     system = files.files_of(path)
     size, changed = system.stamp(path)
     cache = _cache_path(index_dir, path) if index_dir else None
-    stamp = f"2 {size} {changed} {settings}"
+    stamp = f"3 {size} {changed} {settings}"
     index = _load(cache, stamp) if cache else None
     if index is None:
         try:

@@ -1,6 +1,8 @@
 """The headers of tar files: where the members are, without reading them."""
 
+import posixpath
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from big_align.data import files
 
@@ -13,50 +15,133 @@ class BadHeader(ValueError):
     """Bytes that are not a header; the message says why."""
 
 
+REGULAR, WITHOUT_DATA, IGNORED = b"0\x007", b"123456", b"5VD"
+"""Kinds of members: files; those that have no data, whatever size their headers claim; and folders,
+labels of volumes and lists of folders."""
+KINDS = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a device",
+    b"4": "a device",
+    b"6": "a pipe",
+    b"M": "a part of a file of several volumes",
+    b"S": "a sparse file",
+}
+MOST_LINKS = 40  # that lead to each other, as in Linux
+
+
+class _Member(NamedTuple):
+    """A member of any kind; one without a name carries the fault that ends the file."""
+
+    name: str
+    start: int
+    length: int
+    fault: str = ""
+    kind: bytes = b"0"
+    target: str = ""
+
+
 def scan_members(file: files.ReadableFile, size: int) -> Iterator[tuple[str, int, int, str]]:
-    """Yields the name, offset, size in bytes and fault of each regular member of a tar file.
+    """Yields the name, offset, size in bytes and fault of each member of a tar file.
 
     Reads headers only. Understands ustar, GNU long names and the path and size of PAX headers, and
-    reads on after an end mark: concatenated tar files hold the members of all.
-    The last item may carry a fault instead of a member: why the file ends too early.
+    reads on after an end mark: concatenated tar files hold the members of all. A link to a member
+    of the same tar is that member; those that need others come last. Folders are left out.
+    A member with a fault is no file. The last item may carry a fault without a name: why the file
+    ends too early.
     """
-    position, long_name, extended, ended = 0, "", {}, False
+    places: dict[str, tuple[int, int]] = {}
+    links: dict[str, _Member] = {}
+    fault = ""
+    for member in _scan(file, size):
+        name = posixpath.normpath(member.name)
+        if not member.name:
+            fault = member.fault
+        elif member.target and _find_target(member) in places:
+            places[name] = places[_find_target(member)]
+            yield member.name, *places[name], ""
+        elif member.target:
+            links[name] = member
+        elif member.kind in REGULAR:
+            places[name] = member.start, member.length
+            yield member.name, *places[name], ""
+        elif member.kind not in IGNORED:
+            told = KINDS.get(member.kind, f"of the unknown kind {member.kind!r}")
+            yield member.name, member.start, 0, f"{member.name} is {told}, which is not read"
+    for link in links.values():
+        target = _find_target(link)
+        for _ in range(MOST_LINKS):
+            if target not in links:
+                break
+            target = _find_target(links[target])
+        told = f"{link.name} is {KINDS[link.kind]} to {link.target[:80]}, which is not in the shard"
+        advice = "; `tar --dereference` packs the files themselves"
+        missing = "" if target in places else told + advice
+        yield link.name, *places.get(target, (0, 0)), missing
+    if fault:
+        yield "", 0, 0, fault
+
+
+def _find_target(link: _Member) -> str:
+    """Returns the name of the member that a link means, if it is one."""
+    folder = posixpath.dirname(link.name) if link.kind == b"2" else ""
+    return posixpath.normpath(posixpath.join(folder, link.target))
+
+
+def _scan(file: files.ReadableFile, size: int) -> Iterator[_Member]:
+    """Yields the members of a tar file, and last the fault that ends it early."""
+    position, long, extended, ended = 0, {}, {}, False
     while True:
         file.seek(position)
         header = file.read(BLOCK)
         if ended and len(header) < BLOCK:
             return
         if len(header) < BLOCK:
-            yield "", 0, 0, f"it ends at byte {size} without an end mark"
+            yield _Member("", 0, 0, f"it ends at byte {size} without an end mark")
             return
         if not header.strip(b"\0"):
-            position, long_name, extended, ended = _skip_zeros(file, position), "", {}, True
+            position, long, extended, ended = _skip_zeros(file, position), {}, {}, True
             continue
         try:
             kind, length = _read_header(header, extended)
         except BadHeader as error:
-            yield "", 0, 0, _explain_header(header, position, ended, error)
+            yield _Member("", 0, 0, _explain_header(header, position, ended, error))
             return
-        start = position + BLOCK
+        start = _skip_sparse(file, header, position)
         position = start + -(-length // BLOCK) * BLOCK
         if start + length > size:
-            yield "", 0, 0, f"it ends at byte {size}, inside {_name(header)[:80]!r}"
+            yield _Member("", 0, 0, f"it ends at byte {size}, inside {_name(header)[:80]!r}")
             return
         ended = False
         try:
-            if kind in (b"L", b"x"):
+            if kind in (b"L", b"K", b"x"):
                 data = _read_extended(file, length)
-                if kind == b"L":
-                    long_name = _decode(data.rstrip(b"\0"))
-                else:
+                if kind == b"x":
                     extended = _parse_pax(data)
+                else:
+                    long[kind] = _decode(data.rstrip(b"\0"))
         except BadHeader as error:
-            yield "", 0, 0, f"the header at byte {start - BLOCK} is broken: {error}"
+            yield _Member("", 0, 0, f"the header at byte {start - BLOCK} is broken: {error}")
             return
-        if kind not in (b"L", b"x", b"g", b"K"):
-            if kind in (b"0", b"\0", b"7"):
-                yield extended.get("path") or long_name or _name(header), start, length, ""
-            long_name, extended = "", {}
+        if kind not in (b"L", b"K", b"x", b"g"):
+            if sparse := any(key.startswith("GNU.sparse") for key in extended):
+                kind = b"S"
+            name = extended.get("path") or long.get(b"L") or _name(header)
+            name = extended.get("GNU.sparse.name", name) if sparse else name
+            target = (
+                extended.get("linkpath") or long.get(b"K") or _decode(header[157:257].rstrip(b"\0"))
+            )
+            yield _Member(name, start, length, "", kind, target if kind in b"12" else "")
+            long, extended = {}, {}
+
+
+def _skip_sparse(file: files.ReadableFile, header: bytes, position: int) -> int:
+    """Returns where the data of a member begin: after the further maps of GNU's sparse files."""
+    more, position = header[156:157] == b"S" and header[482], position + BLOCK
+    while more:
+        file.seek(position)
+        more, position = (file.read(BLOCK)[504:505] or b"\0")[0], position + BLOCK
+    return position
 
 
 def _skip_zeros(file: files.ReadableFile, position: int) -> int:
@@ -75,6 +160,8 @@ def _read_header(header: bytes, extended: dict[str, str]) -> tuple[bytes, int]:
     if _number(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * ord(" "):
         raise BadHeader("its checksum is wrong")
     kind = header[156:157]
+    if kind in WITHOUT_DATA:
+        return kind, 0
     if kind in (b"L", b"K", b"x", b"g") or "size" not in extended:
         return kind, _number(header[124:136])
     text = extended["size"]

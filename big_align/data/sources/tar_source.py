@@ -213,18 +213,22 @@ def _index(
     wrong: dict[str, str] = {}  # why an example is left out, by its key or the hash of a long one
     dotted: dict[str, str] = {}  # the keys of images with several dots, by their names
     fault = ""
-    for name, offset, length, fault in scan_members(file, size):
+    for name, offset, length, told in scan_members(file, size):
         key, member = _split_name(name)
         slot = slots.get(member)
-        if slot is None and not fault and slots.get(member.rpartition(".")[2]) == 0:
+        fault = "" if name else told
+        if slot is None and slots.get(member.rpartition(".")[2]) == 0:
             dotted[name] = key
-        if slot is None or fault:
+        if slot is None:
             continue
         if len(key) > KEY_MAX:
             start = f"{key[:20]}..."
             wrong[f"{start}{hash(key)}"] = f"{start} has a key of more than {KEY_MAX} characters"
             continue
         row = rows.setdefault(key, [0] * columns)
+        if told:
+            wrong.setdefault(key, told)
+            continue
         if row[2 * slot]:
             first = row[2 * slot] * BLOCK
             wrong.setdefault(key, f"{name} is at byte {offset}, and its like at byte {first}")

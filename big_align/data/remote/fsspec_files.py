@@ -1,0 +1,122 @@
+"""Files of any fsspec file system."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from big_align.data.remote.opened_file import OpenedFile
+from big_align.errors import put_in_a_line, tell_in_a_line
+
+PAUSES = 1.0, 5.0  # seconds before what failed for the network is tried again
+SILENCE = 30.0  # seconds without a byte from a web server, after which it has failed
+FINAL = FileNotFoundError, IsADirectoryError, PermissionError
+"""Errors that another try does not mend."""
+NO_PARTS = (
+    "the server sends whole files where a part is asked for (it ignores the header Range), so "
+    "nothing can be read at random; copy the files to a disk, or to a server or bucket that sends "
+    "parts"
+)
+
+
+class FsspecFiles:
+    """Files of any fsspec file system; what fails for the network is tried again twice."""
+
+    def __init__(self, filesystem: Any):
+        self._filesystem = filesystem
+
+    def glob(self, path: str) -> list[str]:
+        try:
+            names = self._call(path, self._filesystem.glob, path)
+        except FileNotFoundError:  # a folder that is not there
+            return []
+        return [self._filesystem.unstrip_protocol(name) for name in names]
+
+    def stamp(self, path: str) -> tuple[int, str]:
+        info = self._call(path, self._filesystem.info, path)
+        if info["size"] is None:
+            raise OSError(f"{path}: the server does not tell its size")
+        changed = (info.get(key) for key in ("etag", "ETag", "mtime", "updated", "LastModified"))
+        return info["size"], next((str(value) for value in changed if value), "")
+
+    def open(self, path: str) -> OpenedFile:
+        file = self._call(path, self._filesystem.open, path, "rb")
+        return OpenedFile(file, functools.partial(self._call, path))
+
+    def read(self, path: str, start: int, size: int) -> bytes:
+        try:
+            data = self._call(path, self._filesystem.cat_file, path, start=start, end=start + size)
+        except EOFError:
+            return b""
+        if len(data) > size:
+            raise OSError(f"{path}: {NO_PARTS}")
+        return data
+
+    def read_all(self, path: str) -> bytes:
+        return self._call(path, self._filesystem.cat_file, path)
+
+    def _call(self, path: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Calls a function; raises errors of files that name the path.
+
+        Files of HTTP, unlike those of buckets, do not try again by themselves.
+        """
+        for pause in (*PAUSES, None):
+            try:
+                return function(*args, **options)
+            except Exception as error:
+                told = _translate(path, error)
+                if told is error and (pause is None or not _may_pass(error)):
+                    raise
+                if pause is None or not _may_pass(told):
+                    raise told from error
+            time.sleep(pause)
+
+
+def open_filesystem(path: str) -> FsspecFiles:
+    """Returns the files of the file system of a path.
+
+    Raises:
+      ImportError, ValueError: fsspec has none for its protocol; the message says what would be.
+    """
+    import fsspec
+
+    protocol, options = path.partition("://")[0], {}
+    if protocol in ("http", "https"):
+        import aiohttp
+
+        # its own limit is for a whole file, however large, and it has none for silence
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+        set_by_user = fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
+        options["client_kwargs"] = {"timeout": limits, **set_by_user}
+    return FsspecFiles(fsspec.core.url_to_fs(path, **options)[0])
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and not isinstance(error, FINAL)
+
+
+def _translate(path: str, error: Exception) -> Exception:
+    """Returns the error of files that an error of fsspec's HTTP means; others as they are."""
+    cause = error.__cause__
+    # of whatever it could not ask about, it says that it is not there
+    unasked = isinstance(error, FileNotFoundError) and (_is_of_http(cause) or _may_pass(cause))
+    real = cause if unasked else error
+    if "support range requests" in str(real):
+        return PermissionError(f"{path}: {NO_PARTS}")  # a kind that is not tried again
+    if isinstance(real, TimeoutError):
+        return TimeoutError(f"{path}: the server was silent for too long")
+    if not unasked and not _is_of_http(real):
+        return error
+    status = getattr(real, "status", None)
+    if status == 416:  # nothing is there: the file has become shorter
+        return EOFError(path)
+    if status in (404, 410):
+        return FileNotFoundError(f"{path}: there is no such file")
+    told = tell_in_a_line(real)
+    if status:
+        told = put_in_a_line(f"the server answers {status} {getattr(real, 'message', '')}").strip()
+    return (PermissionError if status in (401, 403) else OSError)(f"{path}: {told}")
+
+
+def _is_of_http(error: BaseException | None) -> bool:
+    return type(error).__module__.startswith("aiohttp.")
