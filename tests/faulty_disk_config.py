@@ -23,7 +23,9 @@ def get_config(argument: str):
         saves meet it, 0 for all.
     """
     process, fault, times = argument.split(",")
-    if os.environ.get("JAX_PROCESS_ID") == process:
+    spoiled = {handlers.make_state_handler.__module__, step_folders.try_writing.__module__}
+    again = not spoiled <= {handlers.__name__, step_folders.__name__}  # a config is read twice
+    if os.environ.get("JAX_PROCESS_ID") == process and not again:
         place, _, kind = fault.rpartition("_")
         met = []
 

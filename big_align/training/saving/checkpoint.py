@@ -198,19 +198,22 @@ class Checkpointer:
 
     def _write(self, step: int, arguments: ocp.args.Composite, wait: bool) -> bool:
         """Starts to write, and waits for the end if asked to; returns whether all went well."""
-        if jax.process_index() == 0 and (self.folder / str(step)).exists():
-            self._say(step_folders.set_aside(self.folder, step, "it was there before the save"))
         self._round = rounds.Round(self.folder, step, self._deadline)
         if fault := self._round.probe():
             return self._note_failure(fault)
         try:
+            if jax.process_index() == 0 and (self.folder / str(step)).exists():
+                self._say(step_folders.set_aside(self.folder, step, "it was there before the save"))
+            if self._failed:
+                self._manager.reload()
             self._manager.save(step, args=arguments)
-        except Exception as error:  # whatever a file system, or code that writes to it, may raise
+        except BaseException as error:  # a file system, or code that writes to it, may raise any
             self._round.cancel()
             several = jax.process_count() > 1
-            if several and processes.LOST.search(str(error)):
+            if not isinstance(error, Exception) or (several and processes.LOST.search(str(error))):
                 raise
-            # The others wait for this process where nothing reaches them.
+            if not several:  # the others wait for this process where nothing reaches them
+                leftovers.remove(self.folder)
             fault = jax.process_index(), step_folders.find_reason(error)
             return self._note_failure(fault, last=several)
         self._round.follow(self._manager.wait_until_finished)
@@ -228,17 +231,10 @@ class Checkpointer:
         return True
 
     def _note_failure(self, fault: rounds.Fault, last: bool = False) -> Literal[False]:
-        """Reports that a save has failed; it has left nothing behind.
-
-        Args:
-          fault: the process that failed, and why.
-          last: whether there must be no other attempt.
-
-        Raises:
-          NotSavedError: it has failed too often.
-        """
+        """Reports that a save has failed, or raises it if it was the last attempt."""
         self._failed, self._round = self._failed + 1, None
-        self._manager.reload()
+        with contextlib.suppress(OSError):  # a stale folder; it is listed again before a save
+            self._manager.reload()
         newest, (process, reason) = self.latest_step, fault
         have = "there is none yet" if newest is None else f"the newest is of step {newest}"
         self._fault = f"{self.folder}: a checkpoint was not saved ({reason}); {have}"

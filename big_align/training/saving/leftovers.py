@@ -30,7 +30,7 @@ def clear(folder: epath.Path) -> None:
 
 def remove(folder: epath.Path) -> None:
     """Removes, as far as that is possible, the leftovers of a save that has failed."""
-    with contextlib.suppress(OSError):  # what cannot be written may not be removable either
+    with contextlib.suppress(Exception):  # what cannot be written may not be removable either
         _remove(folder)
 
 
