@@ -29,7 +29,7 @@ LAST_WORD_SECONDS = 2
 FINISH_SECONDS = 300
 """How long a process that has finished waits for the others."""
 
-GONE = "error: process 0 failed: it was killed, or its host is gone"
+GONE = "error: process 0 failed: it was killed or stopped, or its host is gone"
 
 _BEATS = "big_align/beats/"
 _OUTCOME = "big_align/outcome"
@@ -56,6 +56,9 @@ class Watch:
         self._over = threading.Event()
         self._abort_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._abort)
         self._leaving = threading.Lock()
+        # Since when the thread of the beats sleeps; its last sleep that was too long, and its end.
+        self._asleep: float | None = None
+        self._pause = 0.0, 0.0
         # The last beat of each process, and its age in beats.
         self._beats: dict[int, tuple[Any, int]] = dict.fromkeys(range(count), (None, 0))
         self._threads = [
@@ -106,13 +109,14 @@ class Watch:
     def activities(self) -> dict[int, dict[str, Any]]:
         """Returns in process 0 what every process last reported to be doing, by process number.
 
-        `silent` is the number of seconds since its last report.
+        `silent` is the number of seconds since its last report, and `seconds` includes them.
         """
-        return {
-            process: beat | {"silent": (age > 1) * age * BEAT_SECONDS}
-            for process, (beat, age) in self._beats.items()
-            if beat
-        }
+        table = {self._process: activity.describe() | {"silent": 0}}
+        for process, (beat, age) in self._beats.items():
+            if beat and process != self._process:
+                silent = (age > 1) * age * BEAT_SECONDS
+                table[process] = beat | {"silent": silent, "seconds": beat["seconds"] + silent}
+        return table
 
     def _wait_for_outcome(self) -> None:
         outcome = None
@@ -121,15 +125,37 @@ class Watch:
                 outcome = self._store.blocking_key_value_get(_OUTCOME, 60_000)
             except jax.errors.JaxRuntimeError as error:
                 if "DEADLINE_EXCEEDED" not in str(error):
-                    self._leave(GONE)
+                    self._leave(self._tell_pause() or GONE)
         self._over.set()
         process, text, status = json.loads(outcome) or (self._process, "", 0)
         if process != self._process:
-            self._leave(text, status)
+            self._leave(self._tell_pause() or text if status == 1 else text, status)
+
+    def _sleep(self, seconds: float) -> bool:
+        """Sleeps until the next beat, and notices if this process was stopped; returns `is_set`."""
+        self._asleep = time.monotonic()
+        over = self._over.wait(seconds)
+        began, self._asleep, now = self._asleep, None, time.monotonic()
+        if now - began > SILENT_BEATS * BEAT_SECONDS:
+            self._pause = now - began, now
+        return over
+
+    def _tell_pause(self) -> str:
+        """Tells that the others are gone because this process was stopped; "" if it was not."""
+        seconds, end = self._pause
+        now = time.monotonic()
+        if self._asleep and now - self._asleep > SILENT_BEATS * BEAT_SECONDS:  # just awake
+            seconds, end = now - self._asleep, now
+        if not seconds or now - end > SILENT_BEATS * BEAT_SECONDS:
+            return ""
+        return (
+            f"error: process {self._process} failed: it was stopped for {seconds:.0f} s, as by "
+            "SIGSTOP, and the others have given it up"
+        )
 
     def _beat(self) -> None:
         number = 0
-        while not self._over.wait(BEAT_SECONDS if number else 0):
+        while not self._sleep(BEAT_SECONDS if number else 0):
             number += 1
             beat = activity.describe() | {"number": number}
             try:
@@ -156,6 +182,8 @@ class Watch:
                 )
 
     def _abort(self, _: int) -> None:
+        if pause := self._tell_pause():
+            self._leave(pause)
         time.sleep(LAST_WORD_SECONDS)  # if process 0 is gone, the waiting thread learns of it now
         # Another thread informs the others. If it cannot, the lock of the store's client is held by
         # the code that aborts: so this is the client, which has lost process 0.

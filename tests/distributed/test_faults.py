@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 
 import pytest
@@ -166,6 +167,34 @@ class Hanging(InjectedError):
     messages = ("error: process 1 failed: no sign of life for 30 s; .*", ".*")
 
 
+class Paused(Fault):
+    title = "SIGSTOP to process 1 for 45 s"
+    process = 1
+    pause = 45
+    seconds = 90
+    messages = (
+        "error: process 1 failed: no sign of life for 30 s; .*",
+        r"error: process 1 failed: it was stopped for \d+ s, .*",
+    )
+
+    def strike(self, processes):
+        processes.wait_for_step(8)
+        struck = processes.processes[self.process]
+        struck.send_signal(signal.SIGSTOP)
+        threading.Timer(self.pause, struck.send_signal, (signal.SIGCONT,)).start()
+
+
+class CoordinatorPaused(Paused):
+    title = "SIGSTOP to process 0 for 130 s"  # JAX notices after 100 s
+    process = 0
+    pause = 130
+    seconds = 200
+    messages = (
+        r"error: process 0 failed: it was stopped for \d+ s, .*",
+        "error: process 0 failed: it was killed or stopped, or its host is gone",
+    )
+
+
 class Killed(Fault):
     title = "SIGKILL of process 1"
     process, number = 1, signal.SIGKILL
@@ -182,7 +211,7 @@ class CoordinatorKilled(Killed):
     title = "SIGKILL of process 0"
     process = 0
     statuses = (-signal.SIGKILL, 1)
-    messages = (".*", "error: process 0 failed: it was killed, or its host is gone")
+    messages = (".*", "error: process 0 failed: it was killed or stopped, or its host is gone")
 
 
 class ToldToStop(Killed):
@@ -195,7 +224,7 @@ class ToldToStop(Killed):
 QUICK = (DifferingSeed, InjectedError)
 SLOW = (
     DifferingCode, DifferingVocabulary, DifferingTexts, MissingShard, ToldToStop, Killed,
-    CoordinatorKilled, Hanging,
+    CoordinatorKilled, Hanging, Paused, CoordinatorPaused,
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from big_align.errors import tell_in_a_line
+from big_align.errors import UserError, tell_in_a_line
 
 FOLDER = "checkpoints"
 """The folder of a workdir that holds its checkpoints, each in a folder named by its step."""
@@ -19,9 +19,18 @@ STRAY = "stray_"
 
 
 def find_folder(workdir: str, folder: str | None) -> epath.Path:
-    """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`."""
+    """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`.
+
+    Raises:
+      UserError: it is an address of a kind where no checkpoint can be.
+    """
     chosen = folder or os.path.join(workdir, FOLDER)
-    return epath.Path(chosen if "://" in chosen else os.path.abspath(chosen))
+    try:
+        return epath.Path(chosen if "://" in chosen else os.path.abspath(chosen))
+    except KeyError:
+        raise UserError(
+            f"{chosen}: checkpoints are kept in a local folder or in a bucket, gs://... or s3://..."
+        ) from None
 
 
 def list_steps(folder: epath.Path) -> list[int]:
