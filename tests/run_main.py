@@ -132,9 +132,19 @@ class Processes:
       config: as in `--config`.
       own_flags: more flags, by the number of the process.
       own_folders: where main.py is started instead, by the number of the process.
+      own_variables: more of the environment, by the number of the process.
     """
 
-    def __init__(self, workdir, *flags, config=TINY, count=2, own_flags=None, own_folders=None):
+    def __init__(
+        self,
+        workdir,
+        *flags,
+        config=TINY,
+        count=2,
+        own_flags=None,
+        own_folders=None,
+        own_variables=None,
+    ):
         self.workdir = pathlib.Path(workdir)
         common = {
             "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{find_port()}",
@@ -143,7 +153,8 @@ class Processes:
         self._outputs = [tempfile.TemporaryFile("w+") for _ in range(count)]
         self.processes = []
         for number, output in enumerate(self._outputs):
-            variables = common | {"JAX_PROCESS_ID": str(number)}
+            own = (own_variables or {}).get(number, {})
+            variables = common | {"JAX_PROCESS_ID": str(number)} | own
             command = [sys.executable, "main.py", f"--config={config}", f"--workdir={workdir}"]
             command += ["--distributed", *flags, *(own_flags or {}).get(number, ())]
             self.processes.append(

@@ -54,13 +54,13 @@ def watch_cache() -> Iterator[list[bool]]:
 
 def tell_found(found: Sequence[bool]) -> str:
     """Tells for which processes, in their order, the cache had the train step."""
-    if len(found) == 1 or len(set(found)) == 1:
-        return f"the train step was {'found' if found[0] else 'not'} in the compilation cache"
+    if len(set(found)) == 1:
+        return f"the train step was {'' if found[0] else 'not '}found in the compilation cache"
     missing = [str(process) for process, hit in enumerate(found) if not hit]
     more = ", ..." if len(missing) > 8 else ""
     return (
         f"the train step was found in the compilation cache by {sum(found)} of {len(found)} "
-        f"processes, and compiled by {', '.join(missing[:8])}{more}"
+        f"processes, and compiled by process {', '.join(missing[:8])}{more}"
     )
 
 

@@ -34,7 +34,7 @@ RETRY_SECONDS, RETRIES = 1.0, 5
 """How often, in a row, the store fails to answer before process 0 counts as gone: a network may
 lose a message. If the connection breaks, JAX calls abort(), which is faster."""
 
-GONE = "error: process 0 failed: it was killed, or its host is gone"
+GONE = "error: process 0 failed: it was killed or stopped, or its host is gone"
 
 _BEATS = "big_align/beats/"
 _OUTCOME = "big_align/outcome"
@@ -61,6 +61,9 @@ class Watch:
         self._over = threading.Event()
         self._abort_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._abort)
         self._leaving = threading.Lock()
+        # Since when the thread of the beats sleeps; its last sleep that was too long, and its end.
+        self._asleep: float | None = None
+        self._pause = 0.0, 0.0
         # The last beat of each process, and its age in beats.
         self._beats: dict[int, tuple[Any, int]] = dict.fromkeys(range(count), (None, 0))
         self._threads = [
@@ -111,13 +114,14 @@ class Watch:
     def activities(self) -> dict[int, dict[str, Any]]:
         """Returns in process 0 what every process last reported to be doing, by process number.
 
-        `silent` is the number of seconds since its last report.
+        `silent` is the number of seconds since its last report, and `seconds` includes them.
         """
-        return {
-            process: beat | {"silent": (age > 1) * age * BEAT_SECONDS}
-            for process, (beat, age) in self._beats.items()
-            if beat
-        }
+        table = {self._process: activity.describe() | {"silent": 0}}
+        for process, (beat, age) in self._beats.items():
+            if beat and process != self._process:
+                silent = (age > 1) * age * BEAT_SECONDS
+                table[process] = beat | {"silent": silent, "seconds": beat["seconds"] + silent}
+        return table
 
     def _wait_for_outcome(self) -> None:
         outcome, unanswered = None, 0
@@ -130,16 +134,38 @@ class Watch:
                     continue
                 unanswered += 1
                 if unanswered > RETRIES:
-                    self._leave(GONE)
+                    self._leave(self._tell_pause() or GONE)
                 time.sleep(RETRY_SECONDS)
         self._over.set()
         process, text, status = json.loads(outcome) or (self._process, "", 0)
         if process != self._process:
-            self._leave(text, status)
+            self._leave(self._tell_pause() or text if status == 1 else text, status)
+
+    def _sleep(self, seconds: float) -> bool:
+        """Sleeps until the next beat, and notices if this process was stopped; returns `is_set`."""
+        self._asleep = time.monotonic()
+        over = self._over.wait(seconds)
+        began, self._asleep, now = self._asleep, None, time.monotonic()
+        if now - began > SILENT_BEATS * BEAT_SECONDS:
+            self._pause = now - began, now
+        return over
+
+    def _tell_pause(self) -> str:
+        """Tells that the others are gone because this process was stopped; "" if it was not."""
+        seconds, end = self._pause
+        now = time.monotonic()
+        if self._asleep and now - self._asleep > SILENT_BEATS * BEAT_SECONDS:  # just awake
+            seconds, end = now - self._asleep, now
+        if not seconds or now - end > SILENT_BEATS * BEAT_SECONDS:
+            return ""
+        return (
+            f"error: process {self._process} failed: it was stopped for {seconds:.0f} s, as by "
+            "SIGSTOP, and the others have given it up"
+        )
 
     def _beat(self) -> None:
         number = 0
-        while not self._over.wait(BEAT_SECONDS if number else 0):
+        while not self._sleep(BEAT_SECONDS if number else 0):
             number += 1
             beat = activity.describe() | {"number": number}
             try:
@@ -166,6 +192,8 @@ class Watch:
                 )
 
     def _abort(self, _: int) -> None:
+        if pause := self._tell_pause():
+            self._leave(pause)
         time.sleep(LAST_WORD_SECONDS)  # if process 0 is gone, the waiting thread learns of it now
         # Another thread informs the others. If it cannot, the lock of the store's client is held by
         # the code that aborts: so this is the client, which has lost process 0.

@@ -4,6 +4,7 @@ import atexit
 import os
 import re
 import resource
+import socket
 import sys
 import threading
 import traceback
@@ -71,6 +72,7 @@ def join_processes(takes_requests: bool = False) -> None:
         sys.excepthook = lambda _, error, __: fail(error)
         stop_requests.answer_with(_watch.stop)
         atexit.register(_watch.finish)  # runs before JAX's, which shuts the store down
+        _check_own_name()
 
 
 def check_alone() -> None:
@@ -126,6 +128,33 @@ def fail(error: BaseException) -> None:
     _watch.fail(text, first_line, is_consequence=bool(lost))
 
 
+def _check_own_name() -> None:
+    """Checks that this host's name is known where JAX's CPU devices are to find each other by it.
+
+    JAX makes CPU devices beside those of an accelerator, unless $JAX_PLATFORMS leaves them out.
+
+    Raises:
+      UserError: it is not.
+    """
+    import jax
+
+    used = "cpu" in (jax.config.jax_platforms or "cpu")
+    name = socket.gethostname()
+    if used and jax.config.jax_cpu_collectives_implementation == "gloo" and not _resolves(name):
+        raise UserError(
+            f"the name of this host, {name}, does not resolve, and processes exchange data by it: "
+            "add it to /etc/hosts"
+        )
+
+
+def _resolves(host: str) -> bool:
+    """Returns whether the system knows an address for the name of a host."""
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except (OSError, UnicodeError):
+        return False
+
+
 def _read_numbers() -> dict[str, int]:
     """Returns what the environment says of this process and JAX does not read by itself."""
     names = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
@@ -146,9 +175,12 @@ def _read_numbers() -> dict[str, int]:
 
 def _give_up() -> None:
     state = coordination()
+    advice = "see that each was started and reaches this address"
+    if not _resolves(state.coordinator_address.rpartition(":")[0].strip("[]")):
+        advice = "the name of that host does not resolve here"
     print(
         f"error: process {state.process_id} has waited {JOIN_SECONDS} s for all the others at "
-        f"{state.coordinator_address}: see that each was started and reaches this address",
+        f"{state.coordinator_address}: {advice}",
         file=sys.stderr,
         flush=True,
     )

@@ -157,6 +157,11 @@ def _parse_argv(argv: list[str]) -> list[str]:
         rest = _parse(flags.FLAGS, CONFIG, _find_workdir_config(expand_home(argv)))
         if not WORKDIR.value:
             raise ValueError("--workdir is missing: it names the folder of the run")
+        if "://" in WORKDIR.value:
+            raise ValueError(
+                f"--workdir={WORKDIR.value} is an address, and a workdir is a local folder; its "
+                "checkpoints may be in a bucket: --config.checkpoint.folder=gs://..."
+            )
         return rest
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from big_align.devices.compilation import check_cache, check_options, compile_lowered, use_cache
+from big_align.devices.compilation import (
+    check_cache,
+    check_options,
+    compile_lowered,
+    tell_found,
+    use_cache,
+    watch_cache,
+)
 from big_align.devices.compiler_flags import (
     GPU_FLAGS,
     SEVERAL_GPUS_FLAGS,
@@ -150,11 +157,23 @@ def test_what_was_compiled_once_is_found_again(counted_hits, tmp_path):
     jax.jit(lambda x: x + 1)(1)  # JAX has decided about its cache.
     counted_hits.clear()  # It may know that program of an earlier run of the tests.
     use_cache(str(tmp_path / "cache"))
+    with watch_cache() as found:
+        lower().compile()
+        assert not counted_hits and any((tmp_path / "cache").iterdir())
+        jax.clear_caches()
+        lower().compile()
+    assert counted_hits and found == [False, True]
+    with watch_cache() as found:
+        pass
     lower().compile()
-    assert not counted_hits and any((tmp_path / "cache").iterdir())
-    jax.clear_caches()
-    lower().compile()
-    assert counted_hits
+    assert found == []
+
+
+def test_who_found_the_step_in_the_cache_is_told():
+    assert tell_found([True, True]) == "the train step was found in the compilation cache"
+    assert tell_found([False]) == "the train step was not found in the compilation cache"
+    told = tell_found([True] + [False] * 9)
+    assert told.endswith("1 of 10 processes, and compiled by process 1, 2, 3, 4, 5, 6, 7, 8, ...")
 
 
 def test_a_cache_needs_a_folder(tmp_path):

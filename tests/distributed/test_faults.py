@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
 from tests.data.samples import write_tar
 from tests.labeled_digits import draw_digits
-from tests.run_main import ROOT, Processes
+from tests.run_main import ROOT, Processes, environment
 
 FLAGS = ("--config.evaluators={}", "--config.total_steps=100000")
 LEAVING_SECONDS = 15
@@ -83,6 +84,46 @@ class DifferingCode(Fault):
         with (other / "big_align/losses/contrastive.py").open("a") as file:
             file.write("\n# changed\n")
         return Processes(folder / "run", *FLAGS, own_folders={1: other})
+
+
+class DifferingDevices(Fault):
+    title = "two devices in process 1, one in process 0"
+    seconds = 60
+    messages = (r"error: process 1 has number of devices = 2, process 0 has 1",) * 2
+
+    def start(self, folder):
+        own = {1: {"XLA_FLAGS": environment(devices=2)["XLA_FLAGS"]}}
+        return Processes(folder / "run", *FLAGS, own_variables=own)
+
+
+class DifferingCompilerFlag(Fault):
+    title = "another flag of XLA in process 1"
+    seconds = 60
+    messages = (
+        r"error: process 1 has XLA_FLAGS --xla_cpu_enable_fast_math = true, "
+        "process 0 has nothing",
+    ) * 2
+
+    def start(self, folder):
+        flags = f"{environment(devices=1)['XLA_FLAGS']} --xla_cpu_enable_fast_math=true"
+        return Processes(folder / "run", *FLAGS, own_variables={1: {"XLA_FLAGS": flags}})
+
+
+class ToldAtStart(Fault):
+    title = "SIGTERM to both while they import"
+    number = signal.SIGTERM
+    statuses = (75, 75)
+    messages = ("stopped on request; the same command continues",) * 2
+
+    def strike(self, processes):
+        time.sleep(2)  # tests/distributed/test_starts.py has every moment
+        for process in processes.processes:
+            process.send_signal(self.number)
+
+
+class InterruptedAtStart(ToldAtStart):
+    title = "SIGINT to both while they import"
+    number = signal.SIGINT
 
 
 class MissingShard(Fault):
@@ -247,6 +288,34 @@ class RecoveringDisk(FailingDisk):
     messages = (r"(?s).*",) * 2
 
 
+class Paused(Fault):
+    title = "SIGSTOP to process 1 for 45 s"
+    process = 1
+    pause = 45
+    seconds = 90
+    messages = (
+        "error: process 1 failed: no sign of life for 30 s; .*",
+        r"error: process 1 failed: it was stopped for \d+ s, .*",
+    )
+
+    def strike(self, processes):
+        processes.wait_for_step(8)
+        struck = processes.processes[self.process]
+        struck.send_signal(signal.SIGSTOP)
+        threading.Timer(self.pause, struck.send_signal, (signal.SIGCONT,)).start()
+
+
+class CoordinatorPaused(Paused):
+    title = "SIGSTOP to process 0 for 130 s"  # JAX notices after 100 s
+    process = 0
+    pause = 130
+    seconds = 200
+    messages = (
+        r"error: process 0 failed: it was stopped for \d+ s, .*",
+        "error: process 0 failed: it was killed or stopped, or its host is gone",
+    )
+
+
 class Killed(Fault):
     title = "SIGKILL of process 1"
     process, number = 1, signal.SIGKILL
@@ -263,7 +332,7 @@ class CoordinatorKilled(Killed):
     title = "SIGKILL of process 0"
     process = 0
     statuses = (-signal.SIGKILL, 1)
-    messages = (".*", "error: process 0 failed: it was killed, or its host is gone")
+    messages = (".*", "error: process 0 failed: it was killed or stopped, or its host is gone")
 
 
 class ToldToStop(Killed):
@@ -298,7 +367,8 @@ DISKS = (
 )  # fmt: skip
 SLOW = (
     DifferingCode, DifferingVocabulary, DifferingTexts, MissingShard, ToldToStop, Killed,
-    CoordinatorKilled, Hanging, *DISKS,
+    CoordinatorKilled, Hanging, Paused, CoordinatorPaused, DifferingDevices, DifferingCompilerFlag,
+    ToldAtStart, InterruptedAtStart, *DISKS,
 )  # fmt: skip
 
 

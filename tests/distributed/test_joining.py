@@ -96,6 +96,13 @@ def test_open_mpi_5_has_to_be_told_where_process_0_is(monkeypatch):
         processes.join_processes()
 
 
+def test_a_host_whose_own_name_is_unknown_is_named_before_gloo_fails(monkeypatch):
+    processes._check_own_name()
+    monkeypatch.setattr(processes.socket, "gethostname", lambda: "nosuch.invalid")
+    with pytest.raises(UserError, match="name of this host, nosuch.invalid, does not resolve"):
+        processes._check_own_name()
+
+
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
     """Starts main.py as a launcher does, with a config that no run accepts."""

@@ -23,6 +23,7 @@ WRONG_USAGE = [  # a flag, and what is said of it; starting again is of no use
     ("--mode=test", "--mode=test.*train.eval"),
     ("--confg=x", "'confg'.*config"),
     ("--config.batch-size=8", "'batch-size' is no name of a field; write --config.batch_size=8"),
+    ("--workdir=memory://x", "--workdir=memory://x is an address, and a workdir is a local folder"),
     ("config.batch_size=8", r"unexpected arguments \['config.batch_size=8'\]"),
 ]
 MISTAKES = [
@@ -37,6 +38,7 @@ MISTAKES = [
     ("--profile=7", "--profile=7 is not FIRST:LAST"),
     ("--profile=7:6", "--profile=7:6 is not FIRST:LAST"),
     ("--config.compilation_cache=main.py/x", "compilation_cache = 'main.py/x': .*no folder"),
+    ("--config.checkpoint.folder=memory://x", "memory://x: checkpoints are kept in a local folder"),
     ("--config.compiler_options={'a': [1]}", r"compiler_options.a = \[1\] is not True"),
     ("--distributed", "--distributed.*launch/"),
     ("--config.data.classes=imagenett", "config.data.classes: .*did you mean 'imagenet'"),

@@ -6,10 +6,11 @@ import pytest
 
 from big_align import sharding
 from big_align.devices import compilation, rematerialization, traced
+from big_align.distributed import agreement
 from big_align.objectives.align import Align
 from big_align.runs import build
 from big_align.runs.command_line import load_config
-from big_align.runs.program import build_program
+from big_align.runs.program import Program, build_program
 from tests import tiny
 from tests.run_main import TINY
 
@@ -68,3 +69,20 @@ def test_without_auto_a_step_is_compiled_whatever_it_takes(monkeypatch, capsys):
     monkeypatch.setattr(compilation, "memory_limit", lambda device: 1)
     assert program.compile(sharding.place_batch(rows, program.mesh)) is not None
     assert "auto" not in capsys.readouterr().out
+
+
+def test_processes_begin_together_whoever_found_the_step_in_the_cache(monkeypatch, capsys):
+    """Otherwise one that did would count the compiling of the others as its first step."""
+    program, example = make_program()
+    order = []
+    monkeypatch.setattr(Program, "_compile", lambda *_: order.append("compiled"))
+    monkeypatch.setattr(Program, "count_flops", lambda *_: order.append("counted") or 1.0)
+
+    def gather(topic, value):
+        order.append(topic)
+        return [[True], [False, False]] if topic == "compiled" else [value]
+
+    monkeypatch.setattr(agreement, "gather", gather)
+    program.compile_and_count(sharding.place_batch(example, program.mesh))
+    assert order[-3:] == ["compiled", "counted", "compiled"]
+    assert "found in the compilation cache by 1 of 2 processes" in capsys.readouterr().out

@@ -25,9 +25,18 @@ PROBE_BYTES = 4096  # a full disk may still take a name
 
 
 def find_folder(workdir: str, folder: str | None) -> epath.Path:
-    """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`."""
+    """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`.
+
+    Raises:
+      UserError: it is an address of a kind where no checkpoint can be.
+    """
     chosen = folder or os.path.join(workdir, FOLDER)
-    return epath.Path(chosen if "://" in chosen else os.path.abspath(chosen))
+    try:
+        return epath.Path(chosen if "://" in chosen else os.path.abspath(chosen))
+    except KeyError:
+        raise UserError(
+            f"{chosen}: checkpoints are kept in a local folder or in a bucket, gs://... or s3://..."
+        ) from None
 
 
 def list_steps(folder: epath.Path) -> list[int]:
