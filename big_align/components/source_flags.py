@@ -12,15 +12,7 @@ from typing import Any
 
 from absl import logging
 
-from big_align.components import tables
-from big_align.components.signatures import (
-    advise,
-    list_given,
-    list_settable,
-    lookup,
-    make_named,
-    read_text,
-)
+from big_align.components import signatures, tables
 from big_align.data import listing
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
 from big_align.data.sources.image_folder import is_list
@@ -218,7 +210,7 @@ def open_source(
       UserError: a value does not fit, or there is nothing at the path.
     """
     name = name or recognize_source(path)
-    target = lookup(name, tables.SOURCES, "--source_name")
+    target = signatures.lookup(name, tables.SOURCES, "--source_name")
     parameters = inspect.signature(target).parameters
     node: dict[str, Any] = {"name": name, next(iter(parameters)): path}
     if path.startswith("tfds:"):
@@ -228,8 +220,8 @@ def open_source(
     if "caption" in parameters and not captions:
         node["caption"] = ""
     node |= read_values(arguments, "--source_argument", target)
-    given = {"needs_texts": needs_texts} if "needs_texts" in list_given(target) else {}
-    return make_named(tables.SOURCES, node, "--source", **given), node
+    given = {"needs_texts": needs_texts} if "needs_texts" in signatures.list_given(target) else {}
+    return signatures.make_named(tables.SOURCES, node, "--source", **given), node
 
 
 def open_captions(
@@ -280,11 +272,11 @@ def _read_captions(source: Source, node: dict[str, Any], used: int | None) -> It
         count += 1
         yield caption
     if not count:
-        target = lookup(node["name"], tables.SOURCES, "--source_name")
+        target = signatures.lookup(node["name"], tables.SOURCES, "--source_name")
         known = "caption" in inspect.signature(target).parameters
         raise UserError(
             f"no example of {node['name']} {next(v for k, v in node.items() if k != 'name')} has a "
-            "caption" + (advise("--source", caption="COLUMN") if known else "")
+            "caption" + (signatures.advise("--source", caption="COLUMN") if known else "")
         )
 
 
@@ -311,7 +303,7 @@ def make_source(node: Node, where: str) -> Source:
       UserError: it cannot be opened; the message says if another kind reads such files.
     """
     try:
-        return make_named(tables.SOURCES, node, where)
+        return signatures.make_named(tables.SOURCES, node, where)
     except UserError as error:
         if (kind := find_kind(node)) == node.get("name"):
             raise
@@ -322,8 +314,8 @@ def write_source_flags(node: Node) -> str:
     """Writes the flags that name the source of a config node; `open_source` reads them."""
     if (kind := find_kind(node)) != node.get("name"):
         node = {"name": kind, "path": node["path"]}
-    target = lookup(node.get("name"), tables.SOURCES, "--source_name")
-    settable = list_settable(target)
+    target = signatures.lookup(node.get("name"), tables.SOURCES, "--source_name")
+    settable = signatures.list_settable(target)
     first, *others = settable
     values = {k: node[k] for k in others if node.get(k) not in (None, settable[k].default)}
     flags = [f"--source={node.get(first) or first.upper()}", f"--source_name={node['name']}"]
@@ -342,10 +334,12 @@ def read_values(arguments: Sequence[str], flag: str, target: Any) -> dict[str, A
     Raises:
       UserError: a text has no "="; the message names the flag.
     """
-    values, parameters = {}, list_settable(target)
+    values, parameters = {}, signatures.list_settable(target)
     for argument in arguments:
         field, equals, value = argument.partition("=")
         if not equals:
             raise UserError(f"{flag}={argument!r} does not read as NAME=VALUE")
-        values[field] = read_text(value, parameters[field].hint) if field in parameters else value
+        values[field] = (
+            signatures.read_text(value, parameters[field].hint) if field in parameters else value
+        )
     return values

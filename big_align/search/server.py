@@ -246,8 +246,7 @@ class PatientProtocol(H11Protocol):
         self._timer = self.loop.call_later(seconds, self.transport.abort)
 
 
-SETTINGS = {"limit_concurrency": CONNECTIONS, "http": PatientProtocol, "ws": "none"}
-"""Those of uvicorn under which the application is served."""
+SETTINGS = {"limit_concurrency": CONNECTIONS, "http": PatientProtocol, "ws": "none"}  # uvicorn's
 
 
 class TokenGuard:
@@ -275,8 +274,7 @@ class TokenGuard:
             response.set_cookie(COOKIE, asked, httponly=True, samesite="strict")
             await response(scope, receive, send)
         else:
-            response = PlainTextResponse("open the address with /?token=...", 401)
-            await response(scope, receive, send)
+            await PlainTextResponse("open the address with /?token=...", 401)(scope, receive, send)
 
     def _is_right(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
@@ -345,8 +343,7 @@ def _list_fields(hit: Hit) -> dict[str, Any]:
 
 def _answer(content: dict[str, Any], status: int = 200) -> Response:
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    data = json.dumps(content, default=str)
-    return Response(data, status, headers, media_type="application/json")
+    return Response(json.dumps(content, default=str), status, headers, "application/json")
 
 
 def _refuse(request: Request, error: Exception) -> Response:
