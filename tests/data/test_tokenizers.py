@@ -259,7 +259,7 @@ def test_the_ids_of_clip_are_those_of_its_merges(tmp_path, data_dir):
 
     assert write(ids).fingerprint == ClipTokenizer(published, 9).fingerprint
     swapped = ids | {"a": ids["b"], "b": ids["a"]}
-    with pytest.raises(ValueError, match="gives '[ab]' the id .*; by the merges there it is"):
+    with pytest.raises(ValueError, match="gives '[ab]' the id .*; by the merges it is "):
         write(swapped)
     with pytest.raises(ValueError, match="gives 'a' the id 49500; the ids of its 49408 pieces"):
         write(ids | {"a": 49500})

@@ -29,3 +29,17 @@ def test_another_way_to_split_texts_is_not_taken_for_ours(
     found = text_files.read(tmp_path, 64)
     assert (found is None) == (setting is not None)
     assert (setting or "") in caplog.text and bool(caplog.text) == (found is None)
+
+
+def test_clip_with_other_ids_is_left_out(tmp_path, caplog, data_dir):
+    """Its ids follow from its merges; a vocabulary beside them may say something else."""
+    published = str(data_dir / "text" / "clip_bpe_simple_vocab_16e6.txt.gz")
+    files = text_files.write({"name": "clip", "merges": published}, "clip_text_model")
+    for name, content in files.items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert text_files.read(tmp_path, 77)["name"] == "clip" and not caplog.text
+    ids = files["vocab.json"]
+    (tmp_path / "vocab.json").write_text(json.dumps(ids | {"a": ids["b"], "b": ids["a"]}))
+    assert text_files.read(tmp_path, 77) is None
+    assert "its tokenizer is left out: vocabulary: " in caplog.text

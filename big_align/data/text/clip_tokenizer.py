@@ -125,12 +125,13 @@ def clean_text(text: str) -> str:
     return " ".join(text.split()).lower()
 
 
-def list_merges(path: str) -> list[tuple[str, str]]:
+def list_merges(path: str, vocabulary: str | None = None) -> list[tuple[str, str]]:
     """Reads CLIP's merges.
 
     Args:
       path: the published gzipped text, the same as plain text (`merges.txt`), or a
         `tokenizer.json` of transformers.
+      vocabulary: a `vocab.json` or `tokenizer.json` whose ids are compared, if there is one.
 
     Returns:
       Pairs of pieces; earlier ones are merged first.
@@ -144,12 +145,13 @@ def list_merges(path: str) -> list[tuple[str, str]]:
         raise ValueError(f"merges: {path!r} does not hold {NUM_MERGES} pairs of pieces")
     pieces = [(piece, number) for number, piece in enumerate(list_pieces(pairs))]
     ids = check_ids(pieces, f"merges: {path!r}")
-    if path.endswith(".json"):
-        for piece, number in read_ids(path, (START, END), PUBLISHED).items():
+    vocabulary = path if path.endswith(".json") else vocabulary
+    if vocabulary:
+        for piece, number in read_ids(vocabulary, (START, END), PUBLISHED).items():
             if ids.get(piece) != number:
                 raise ValueError(
-                    f"merges: {path!r} gives {piece!r} the id {number}; by the merges there it is "
-                    f"{ids.get(piece, 'no piece')}, as in CLIP"
+                    f"vocabulary: {vocabulary!r} gives {piece!r} the id {number}; by the merges it "
+                    f"is {ids.get(piece, 'no piece')}, as in CLIP"
                 )
     return pairs
 

@@ -81,6 +81,9 @@ def read(path: pathlib.Path, max_length: int) -> dict[str, Any] | None:
     merges = path / "merges.txt"
     if "CLIP" in str(config.get("tokenizer_class")) and (kind == "BPE" or merges.is_file()):
         file = merges if merges.is_file() else path / "tokenizer.json"
+        if fault := _find_other_ids(file, path / "vocab.json"):
+            logging.warning("%s: its tokenizer is left out: %s", path, fault)
+            return None
         return {"name": "clip", "merges": str(file), "length": length}
     if _is_roberta(path, config, whole) and (kind == "BPE" or merges.is_file()):
         names = ("vocab.json", "merges.txt") if merges.is_file() else ("tokenizer.json",) * 2
@@ -103,6 +106,15 @@ def _find_other_rule(
         given = config.get(name, normalizer.get(other))
         if given is not None and bool(given) != ours:
             return f"{name} = {given} beside do_lower_case = {lowercase}"
+    return ""
+
+
+def _find_other_ids(merges: pathlib.Path, vocabulary: pathlib.Path) -> str:
+    """Returns why CLIP's ids, which follow from its merges, are not those of a folder, or ""."""
+    try:
+        clip_tokenizer.list_merges(str(merges), str(vocabulary) if vocabulary.is_file() else None)
+    except ValueError as error:
+        return str(error)
     return ""
 
 
