@@ -61,6 +61,10 @@ def test_all_forms_of_one_list_are_equal(tmp_path):
         ([{"names": ["rocking chair", "rocker"]}, {**objects[1], "coarse": "bird"}], "d.json"),
         (csv, "e.csv"),
         ("\ufeff" + csv.replace("\n", "\r\n"), "f.csv"),
+        (
+            "sep=;\n" + 'name;description;id\nrocking_chair;;\ncrane;"a bird, large";n02012849\n',
+            "h.csv",
+        ),
         ("name\tdescription\tid\nrocking_chair\t\t\ncrane\ta bird, large\tn02012849\n", "g.tsv"),
     ):
         assert read_classes(write(tmp_path, content, name)) == wanted, name
