@@ -15,7 +15,7 @@ from absl import logging
 from big_align.components import signatures, tables
 from big_align.data import listing
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
-from big_align.data.sources.image_folder import is_list
+from big_align.data.sources.image_folder import METADATA, look_inside
 from big_align.data.tags import tag_counting
 from big_align.data.text import vocabulary
 from big_align.errors import ConfigError, UserError
@@ -39,7 +39,6 @@ IMAGES = rf"[.,]({'|'.join(IMAGE_EXTENSIONS)})\}}?$"
 """Endings of the paths of images, including `*.{jpg,png}`."""
 SHARDS = ("tar", "csv", "coco", "parquet", "tfrecord", "npz")
 """Kinds of sources whose files have endings of their own."""
-LISTS = ("metadata.jsonl", "metadata.csv")
 
 
 def add_source_flags(parser: argparse.ArgumentParser, required: bool = True) -> None:
@@ -76,7 +75,7 @@ def recognize_source(path: str) -> str:
         return "tfds"
     for ending, name in ENDINGS.items():
         if re.search(f"{ending}$", path, re.IGNORECASE) and name in (*tables.SOURCES, TEXT):
-            return "imagefolder" if name == "coco" and is_list(path) else name
+            return look_inside(path, name)
     if re.search(IMAGES, path, re.IGNORECASE):
         return "images"
     if os.path.isdir(path):
@@ -99,7 +98,7 @@ def _recognize_folder(path: str) -> str:
     what img2dataset writes about its images.
     """
     names = sorted(name for name in os.listdir(path) if not name.startswith("."))
-    if any(name in LISTS for name in names) and "imagefolder" in tables.SOURCES:
+    if any(name in METADATA for name in names) and "imagefolder" in tables.SOURCES:
         return "imagefolder"
     with os.scandir(path) as entries:  # it knows folders without asking for each of a million files
         folders = sorted(each.path for each in entries if each.name[0] != "." and each.is_dir())
@@ -178,8 +177,8 @@ def _check_lists(path: str) -> None:
       UserError: a folder in it has a list, and it has none itself.
     """
     root = glob.escape(path.rstrip("/"))
-    deeper = sorted(found for name in LISTS for found in glob.glob(f"{root}/*/{name}"))
-    if deeper and not any(os.path.exists(os.path.join(path, name)) for name in LISTS):
+    deeper = sorted(found for name in METADATA for found in glob.glob(f"{root}/*/{name}"))
+    if deeper and not any(os.path.exists(os.path.join(path, name)) for name in METADATA):
         shown = " or ".join(f"--source={os.path.dirname(found)}" for found in deeper[:3])
         raise UserError(
             f"--source={path} is a folder of folders with {os.path.basename(deeper[0])}; write "

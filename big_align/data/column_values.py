@@ -69,8 +69,19 @@ def type_texts(texts: pa.Array) -> pa.Array:
 
 def is_plain(kind: pa.DataType) -> bool:
     """Returns whether values are numbers, texts, dates or booleans, which can be compared."""
-    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    return not (pa.types.is_nested(kind) or pa.types.is_null(kind) or binary)
+    return not (pa.types.is_nested(kind) or pa.types.is_null(kind) or is_binary(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Returns whether values are texts, in any of Arrow's layouts."""
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(test(kind) for test in tests)
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Returns whether values are bytes, in any of Arrow's layouts."""
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    return any(test(kind) for test in tests)
 
 
 def write_key(value: Any) -> str:

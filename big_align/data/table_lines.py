@@ -3,11 +3,12 @@
 import collections
 import csv
 import io
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from big_align.data import files
+from big_align.data import columns, files
 from big_align.data.examples import IMAGE_EXTENSIONS
 from big_align.errors import UserError, put_in_a_line
 
@@ -51,6 +52,10 @@ class BadLines:
     def refuse(self, line: int, told: str) -> None:
         """Raises UserError about a line that is needed to read anything."""
         raise UserError(f"{self.path}, {self.unit} {line}{told}")
+
+
+SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
+"""What Excel writes before a table to say what separates its columns."""
 
 
 class _Bytes(io.RawIOBase):
@@ -143,12 +148,29 @@ class _Taken:
         self._back.extendleft(reversed(self.taken[1:]))
 
 
+def take_separator(
+    lines: Iterator[tuple[int, str]],
+) -> tuple[str, Iterator[tuple[int, str]]]:
+    """Returns what Excel's first line, `sep=;`, says that separates the columns, and the others.
+
+    Args:
+      lines: the lines with their numbers.
+
+    Returns:
+      The separator, "" if there is no such line, and the lines from the first that is not empty.
+    """
+    first = next((line for line in lines if line[1].strip()), (1, ""))
+    found = SEPARATOR.fullmatch(first[1].strip("\r\n"))
+    return (found[1], lines) if found else ("", itertools.chain([first], lines))
+
+
 def read_rows(
     lines: Iterator[tuple[int, str]], delimiter: str, bad: BadLines, spaces: bool = True
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields the number of the first line and the cells of each row; the first names the columns.
 
     A text that begins with a quote swallows the lines after it, up to a text that ends with one.
+    In a table of images and captions alone, a caption without quotes may have delimiters in it.
     So if a row cannot be used, or if a line inside of it reads as a row itself, only its first line
     is bad, and reading goes on with the second.
 
@@ -173,6 +195,8 @@ def read_rows(
         except csv.Error as error:
             fault = f": {error}; {QUOTED}"
         first, last = source.taken[0][0], source.taken[-1][0]
+        if header and not fault and len(cells) > len(header):
+            cells = _split_bare_caption(header, source.taken[0][1], delimiter) or cells
         if last - first >= len(source.taken):
             fault = " begins a text that goes on over a bad line"
         elif header and not fault and len(cells) not in (0, len(header)):
@@ -199,11 +223,27 @@ def read_rows(
 
 def read_records(text: str, delimiter: str, bad: BadLines) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the number of the first line and the cells of each row of a short table, by column."""
-    lines = enumerate(io.StringIO(text, newline=""), 1)
-    rows = read_rows(lines, delimiter, bad, spaces=False)
+    separator, lines = take_separator(enumerate(io.StringIO(text, newline=""), 1))
+    rows = read_rows(lines, separator or delimiter, bad, spaces=False)
     _, header = next(rows)
     for number, cells in rows:
         yield number, dict(zip(header, cells, strict=True))
+
+
+def _split_bare_caption(header: list[str], line: str, delimiter: str) -> list[str]:
+    """Returns the two cells of a line whose caption has delimiters but no quotes; [] of others.
+
+    A text has a space or a digit beside its commas.
+    """
+    image, _, caption = line.strip("\r\n").partition(delimiter)
+    mark = re.escape(delimiter)
+    usual = [
+        any(name.lower() in group for group in groups)
+        for name, groups in zip(header, (columns.FILES, columns.CAPTIONS), strict=False)
+    ]
+    if len(header) != 2 or not all(usual) or '"' in line or not IMAGE_FILE.search(image.strip()):
+        return []
+    return [] if re.search(rf"(?<![\s\d]){mark}(?![\s\d])", caption) else [image, caption]
 
 
 def _find_inner_row(taken: list[tuple[int, str]], cells: list[str], delimiter: str) -> int | None:

@@ -98,7 +98,7 @@ def test_a_folder_of_class_folders_is_told_from_one_of_shards(tmp_path):
     (tmp_path / "classes" / "metadata.jsonl").touch()
     assert recognize_source(str(tmp_path / "classes")) == "imagefolder"
     (tmp_path / "hub").mkdir()
-    (tmp_path / "hub" / "metadata.parquet").touch()  # which no source of a folder reads
+    (tmp_path / "hub" / "train.parquet").touch()
     with pytest.raises(UserError, match=r"is a folder; write --source='.*/hub/\*.parquet'"):
         recognize_source(str(tmp_path / "hub"))
     (tmp_path / "shards").mkdir()
@@ -148,6 +148,7 @@ def test_a_folder_of_folders_of_shards_says_which_there_are(names, message, tmp_
         (("0.jpg", "0.txt", "1.jpg", "1.txt"), "files"),
         (("0.jpg", "0.json", "notes.csv"), "files"),
         (("0.jpg", "metadata.csv"), "imagefolder"),
+        (("0.jpg", "metadata.parquet"), "imagefolder"),
         (("a/0.jpg", "a/0.txt"), "files"),
         (("a/0.jpg", "a/notes.txt"), "folder"),
         (("a/0.jpg", "a/notes.txt", "1.jpg"), "images"),
@@ -161,6 +162,20 @@ def test_a_folder_with_images_is_read_whatever_lies_beside_them(tmp_path, names,
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert recognize_source(str(tmp_path)) == kind
+
+
+def test_a_text_that_begins_as_a_table_is_one(tmp_path):
+    """As Kaggle's copies of Flickr8k have captions.txt: its file names are no words of captions."""
+    for text, kind in (
+        ("image,caption\n0.jpg,a dog , and a cat\n", "csv"),
+        ("\ufeffsep=;\nfile_name;label\n0.jpg;3\n", "csv"),
+        ("filename|comment\n", "csv"),
+        ("a dog, and a cat\nimage,caption\n", "text"),
+        ("image\ncaption\n", "text"),
+        ("", "text"),
+    ):
+        (tmp_path / "captions.txt").write_text(text)
+        assert recognize_source(f"{tmp_path}/captions.txt") == kind, text
 
 
 def test_the_captions_of_one_data_set_are_the_same_from_every_layout(tmp_path, table):

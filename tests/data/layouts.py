@@ -95,6 +95,28 @@ def csv_of_lists(folder) -> dict:
     return dict(name="csv", path=path)
 
 
+def csv_of_excel(folder) -> dict:
+    """With a first line that says what separates the columns, here as no other table has them."""
+    write_images(folder)
+    rows = [(f"{NAMES[number]}.png", text) for number, text in by_row()]
+    path = write_csv(folder / "x.csv", rows, ("image", "caption"), "^")
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    with open(path, "w", encoding="utf-16", newline="") as file:
+        file.write("sep=^\r\n" + text)
+    return dict(name="csv", path=path)
+
+
+def imagefolder_of_parquet(folder) -> dict:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    write_images(folder)
+    table = {"file_name": [f"{name}.png" for name in NAMES], "text": CAPTIONS}
+    pq.write_table(pa.table(table), folder / "metadata.parquet", row_group_size=5)
+    return dict(name="imagefolder", path=str(folder))
+
+
 def imagefolder_of_lists(folder) -> dict:
     write_images(folder)
     rows = [{"file_name": f"{n}.png", "text": c} for n, c in zip(NAMES, CAPTIONS, strict=True)]
@@ -170,6 +192,21 @@ def parquet_of_structs(folder) -> dict:
     return dict(name="parquet", path=f"{folder}/x.parquet", caption="captions.en")
 
 
+def parquet_of_views(folder) -> dict:
+    """As Polars and DataFusion keep texts and bytes in memory."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    os.makedirs(folder)
+    table = {
+        "key": pa.array(NAMES, pa.string_view()),
+        "image": pa.array(IMAGES, pa.binary_view()),
+        "captions": pa.array(CAPTIONS, pa.list_(pa.string_view())),
+    }
+    pq.write_table(pa.table(table), folder / "x.parquet", row_group_size=5)
+    return dict(name="parquet", path=f"{folder}/x.parquet")
+
+
 def parquet_of_paths(folder) -> dict:
     """As the library datasets writes a folder of images that it has loaded."""
     import pyarrow as pa
@@ -217,6 +254,8 @@ LAYOUTS = [
     csv_of_rows,
     tsv_of_rows,
     csv_of_lists,
+    csv_of_excel,
+    imagefolder_of_parquet,
     imagefolder_of_lists,
     imagefolder_of_rows,
     imagefolder_of_objects,
@@ -224,6 +263,7 @@ LAYOUTS = [
     files,
     parquet,
     parquet_of_structs,
+    parquet_of_views,
     parquet_of_paths,
     tfrecord,
     tfrecord_of_lists,

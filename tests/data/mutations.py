@@ -61,6 +61,11 @@ KINDS = {
     "imagefolder.csv": Kind(
         tables.write_metadata, tables.read_as("imagefolder", ""), vary(tables.write_metadata, ROWS)
     ),
+    "imagefolder.parquet": Kind(
+        tables.write_metadata_rows,
+        tables.read_as("imagefolder", "", label="label"),
+        vary(tables.write_metadata_rows, tables.METADATA_CHANGES),
+    ),
     "imagefolder.jsonl": Kind(
         tables.write_lines,
         tables.read_as("imagefolder", "", label="label"),

@@ -58,6 +58,24 @@ write_table = write_rows("x.csv", "filepath", "title", "\t")
 write_metadata = write_rows("metadata.csv", "file_name", "text")
 
 
+def write_metadata_rows(folder: Path, rng: Any = None, **changes: Any) -> None:
+    """Writes `metadata.parquet`; changes are values of a row, with which its column must agree."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    write_images(folder)
+    rows = [{"image": f"{n}.png", "caption": f"number {n}", "label": n} for n in range(SIZE)]
+    rows[VICTIM] |= changes
+    pq.write_table(pa.Table.from_pylist(rows), folder / "metadata.parquet")
+
+
+METADATA_CHANGES = [
+    *({"image": path} for path in (*(p for p in PATHS if p), "../..", None)),
+    *({"caption": text} for text in ("", " ", None, "[7, 8.5]", '{"en": "a"}', '[""]')),
+    *({"label": label} for label in (-5, 2**40)),
+]
+
+
 # A JSON object a line.
 
 

@@ -14,6 +14,7 @@ from big_align.data.labels.classes import (
     read_classes,
     write_classes,
 )
+from big_align.data.labels.name_files import read_names
 from big_align.errors import UserError
 
 CRANES = ClassList(
@@ -60,6 +61,10 @@ def test_all_forms_of_one_list_are_equal(tmp_path):
         ([{"names": ["rocking chair", "rocker"]}, {**objects[1], "coarse": "bird"}], "d.json"),
         (csv, "e.csv"),
         ("\ufeff" + csv.replace("\n", "\r\n"), "f.csv"),
+        (
+            "sep=;\n" + 'name;description;id\nrocking_chair;;\ncrane;"a bird, large";n02012849\n',
+            "h.csv",
+        ),
         ("name\tdescription\tid\nrocking_chair\t\t\ncrane\ta bird, large\tn02012849\n", "g.tsv"),
     ):
         assert read_classes(write(tmp_path, content, name)) == wanted, name
@@ -68,6 +73,61 @@ def test_all_forms_of_one_list_are_equal(tmp_path):
     assert read_classes(write(tmp_path, "rocking_chair\n crane \n\n", "a.txt")) == names
     for text in ("rocking_chair\ncrane\n", "name\nrocking_chair\ncrane\n"):
         assert read_classes(write(tmp_path, text, "a.tsv")) == names
+
+
+PLAIN = ("tench", "great white shark", "3d printer", "2012 Tesla Model S")
+SYNSETS = ("n01440764", "n01484850", "n04004767", "n04285008")
+
+
+@pytest.mark.parametrize("form", ["{}: {}", "{} {}", "{}\t{}", "{}, {}", "{}. {}", "{} : {}"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_numbers_that_count_the_lines_are_no_part_of_the_names(tmp_path, caplog, form, first):
+    lines = [form.format(first + n, name) for n, name in enumerate(PLAIN)]
+    path = write(tmp_path, "\n".join(lines) + "\n", "classes.txt")
+    with caplog.at_level("INFO", logger="absl"):
+        assert read_classes(path) == ClassList.from_names(PLAIN)
+    assert f"{lines[0]!r} is 'tench'" in caplog.text
+    assert read_names(path) == PLAIN
+
+
+@pytest.mark.parametrize("form", ["{} {}", "{}: {}", "{}\t{}", "{},{}"])
+def test_ids_of_wordnet_before_names_are_ids(tmp_path, form):
+    lines = [form.format(id, name) for id, name in zip(SYNSETS, PLAIN, strict=True)]
+    path = write(tmp_path, "\n".join(lines), "classes.txt")
+    assert read_classes(path) == ClassList(PLAIN, ("",) * 4, SYNSETS)
+    assert read_names(path) == PLAIN
+    # as ImageNet's map_clsloc.txt
+    lines = [f"{id} {n} {name}" for n, (id, name) in enumerate(zip(SYNSETS, PLAIN, strict=True), 1)]
+    assert read_classes(write(tmp_path, "\n".join(lines), "b.txt")).names == PLAIN
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("2012 Tesla Model S", "2013 Audi A3", "2014 Fiat 500"),
+        ("3d printer", "4d film"),
+        ("1 euro coin", "2 euro coin", "3 euro coin"),
+        ("1 person", "2 people"),
+        ("1. FC Union", "2. Bundesliga"),
+        ("0 cars", "1 car", "2 cars"),
+        ("1 cat", "2 dog", "4 cow"),
+        ("0: cat", "1 dog", "2: cow"),
+        ("0: cat", "dog", "2: cow"),
+        ("1: cat", "0: dog", "2: cow"),
+        ("00: cat", "01: dog", "02: cow"),
+        ("1.5 litres", "2.5 gallons", "3.5 pints"),
+        ("7: cat", "8: dog"),
+        ("1: cat",),
+        ("0", "1", "2"),
+        ("n01440764 tench", "shark"),
+        ("n01440764 tench", "n01440764 shark"),
+        ("n0144 tench", "n0145 shark"),
+    ],
+)
+def test_numbers_of_names_stay(tmp_path, lines):
+    path = write(tmp_path, "\n".join(lines), "classes.txt")
+    assert read_names(path) == lines
+    assert read_classes(path) == ClassList.from_names(lines)
 
 
 def test_a_written_file_reads_back_equal(tmp_path):

@@ -225,3 +225,24 @@ def test_a_text_that_begins_with_a_quote_is_told_how_it_is_written(folder):
         CsvSource(path)
     write(folder, 'image\ttext\nimages/0.png\t"""Hello"" she said"\n', "x.tsv")
     assert CsvSource(path).read_text(0, 0) == (['"Hello" she said'], ())
+
+
+def test_a_caption_without_quotes_may_have_commas(tmp_path):
+    """In a table of images and captions alone; anything else stays a bad line."""
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(encode_image(make_pixels(0)))
+    path = tmp_path / "captions.txt"
+    path.write_text('image,caption\na.png,a dog , a cat, and a cow\nb.png,"a dog, a cat"\n')
+    source = CsvSource(str(path))
+    assert source.read_text(0, 0)[0] == ["a dog , a cat, and a cow"]
+    assert source.read_text(0, 1)[0] == ["a dog, a cat"]
+    for header, line in (
+        ("image,caption", 'a.png,a "dog", cat'),
+        ("image,caption", "a,b.png,dog"),
+        ("image,caption", "a.png,dog,b.png"),
+        ("image,caption,size", "a.png,dog,3,4"),
+        ("image,label", "a.png,3,4"),
+    ):
+        path.write_text(f"{header}\n{line}\n")
+        with pytest.raises(UserError, match="captions.txt, line 2 has . columns and the first"):
+            CsvSource(str(path))

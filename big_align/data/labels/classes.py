@@ -8,6 +8,7 @@ from typing import Any
 
 from big_align.data import files
 from big_align.data.json_texts import NotJson, parse_json
+from big_align.data.labels.line_ids import split_ids
 from big_align.data.labels.templates import fill_templates, read_templates
 from big_align.data.labels.word_net import ID
 from big_align.data.table_lines import BadLines, read_records
@@ -115,7 +116,7 @@ def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
       name_or_path: a list of the package ("imagenet", "cifar10", ...) or a file: JSON, which is a
         list of names, a list of objects {name or names, description?, id or wnid?, label?,
         synonyms?}, or an object {classes: such a list, templates?}; CSV or TSV with these columns;
-        or text with one name per line.
+        or text with one name per line, perhaps after ids or numbers (`line_ids.split_ids`).
       allow_ids: whether a class may be just a WordNet id, such as "n02124075"; its name is then ""
         (`descriptions.name_ids`).
 
@@ -133,8 +134,12 @@ def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
     elif delimiter := _find_delimiter(text, path):
         entries, templates = _entries_of_csv(text, path, delimiter), ()
     else:
-        lines = files.split_lines(text.rstrip())
-        entries, templates = [(f"line {n}", line) for n, line in enumerate(lines, start=1)], ()
+        lines = [line.strip() for line in files.split_lines(text.rstrip())]
+        rows = enumerate(split_ids(lines, f"class list {path}"), start=1)
+        entries = [
+            (f"line {n}", {"name": name, "id": id} if id else name) for n, (id, name) in rows
+        ]
+        templates = ()
     if not entries:
         raise UserError(f"class list {path}: has no class")
     rows = [

@@ -4,18 +4,20 @@ from collections.abc import Sequence
 
 from big_align.data import files
 from big_align.data.labels.label_names import Names, UnitedNames, unite_names
+from big_align.data.labels.line_ids import split_ids
 
 NAME_FILES = "classes.txt", "classnames.txt"
 """What `big_align.tools.prepare` and CLIP_benchmark call such a file."""
 
 
 def read_names(path: str) -> tuple[str, ...]:
-    """Returns the names of the labels 0, 1, ... in a file.
+    """Returns the names of the labels 0, 1, ... in a file, without ids (`line_ids.split_ids`).
 
     Raises:
       UserError: it cannot be read, or is no text.
     """
-    return tuple(line.strip() for line in files.split_lines(files.read_text(path).rstrip()))
+    lines = [line.strip() for line in files.split_lines(files.read_text(path).rstrip())]
+    return tuple(name for _, name in split_ids(lines, path))
 
 
 def unite_folders(paths: Sequence[str]) -> UnitedNames:

@@ -9,7 +9,13 @@ from absl import logging
 
 from big_align.data import columns
 from big_align.data.sources.table_source import Row, TableSource, is_integer
-from big_align.data.table_lines import IMAGE_FILE, BadLines, read_rows, read_text_lines
+from big_align.data.table_lines import (
+    IMAGE_FILE,
+    BadLines,
+    read_rows,
+    read_text_lines,
+    take_separator,
+)
 from big_align.errors import FieldError, UserError
 
 DELIMITERS = {",": "a comma", "\t": "a tab", ";": "a semicolon", "|": "a bar"}
@@ -36,8 +42,8 @@ class CsvSource(TableSource):
         reads none.
       caption: the column of the text, or of several texts in a JSON list; None finds it, "" reads
         none.
-      delimiter: what separates the columns, such as `tab`; None finds a comma, a tab, a
-        semicolon or `|`.
+      delimiter: what separates the columns, such as `tab`; None takes what Excel's first line,
+        `sep=;`, says, or finds a comma, a tab, a semicolon or `|`.
       skip_bad_lines: whether lines that cannot be used count as broken examples while the rest is
         read.
 
@@ -90,9 +96,9 @@ def read_csv(
     Raises:
       UserError: it cannot be read, or is empty.
     """
-    lines = read_text_lines(bad)
-    first = next((line for line in lines if line[1].strip()), (1, ""))
-    delimiter = delimiter or find_delimiter(bad.path, first[1], wanted)
+    separator, lines = take_separator(read_text_lines(bad))
+    first = next(lines, (1, ""))
+    delimiter = delimiter or separator or find_delimiter(bad.path, first[1], wanted)
     return delimiter, read_rows(itertools.chain([first], lines), delimiter, bad)
 
 
@@ -108,6 +114,16 @@ def find_delimiter(path: str, line: str, wanted: tuple[str | None, ...]) -> str:
         return known, len(names), delimiter == ("\t" if path.endswith(".tsv") else ",")
 
     return max(DELIMITERS, key=count)
+
+
+def is_table(line: str) -> bool:
+    """Returns whether a line names columns of images, and of captions or labels."""
+    groups = columns.FILES, (*columns.CAPTIONS, *columns.LABELS)
+    for delimiter in DELIMITERS:
+        names = {name.strip(' "').lower() for name in line.split(delimiter)}
+        if all(any(names & set(names_) for names_ in each) for each in groups):
+            return True
+    return False
 
 
 def _check_header(header: list[str], image: str | None, where: str) -> None:

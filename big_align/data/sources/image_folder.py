@@ -2,25 +2,32 @@
 
 import codecs
 import glob
+import io
 import os
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 from absl import logging
 
 from big_align.data import columns, examples, files, listing
+from big_align.data.column_values import is_binary
 from big_align.data.json_texts import NotJson, parse_json, read_json
-from big_align.data.sources.csv_source import CsvSource
+from big_align.data.row_groups import open_table
+from big_align.data.sources.csv_source import CsvSource, is_table
 from big_align.data.sources.table_source import Row, TableSource
-from big_align.data.table_lines import BadLines, read_text_lines
+from big_align.data.table_lines import BadLines, read_text_lines, take_separator
 from big_align.disk.regular_files import open_given
-from big_align.errors import FieldError, UserError
+from big_align.errors import FieldError, UserError, put_in_a_line
 
-METADATA = ("metadata.jsonl", "metadata.csv")
+METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
+UNITS = {"json": "object", "parquet": "row"}
+"""What is numbered, by the ending of a file; a line in others."""
+ROWS = 1024  # of a Parquet file, that are in memory at a time
 
 
 class JsonObjectsSource(TableSource):
-    """Examples of a file of JSON objects, a list or one per line, each of which names an image.
+    """Examples of JSON objects, a list or one per line, or rows of Parquet that name images.
 
     Fields that are not set are found by their usual names, and reported in the log. A caption is a
     text or a list of texts; a label is a number, a name, or a list of these.
@@ -46,7 +53,7 @@ class JsonObjectsSource(TableSource):
         label: str | None = None,
         skip_bad_lines: bool = False,
     ):
-        bad = BadLines(path, skip_bad_lines, "object" if path.lower().endswith(".json") else "line")
+        bad = BadLines(path, skip_bad_lines, UNITS.get(_ending(path), "line"))
         objects = list(read_objects(bad))
         names = list(dict.fromkeys(name for _, found in objects for name in found))
         image = columns.choose_image(image, names, columns.FILES, path)
@@ -65,11 +72,11 @@ def read_image_folder(
     label: str | None = None,
     skip_bad_lines: bool = False,
 ) -> TableSource:
-    """Makes a source from a folder of images with a `metadata.jsonl` or `metadata.csv`.
+    """Makes a source from a folder of images with a `metadata.jsonl`, `.csv` or `.parquet`.
 
     Args:
-      path: the folder, or a file of JSON objects: `.jsonl` with one per line, or `.json` with a
-        list of them.
+      path: the folder, or a file: `.jsonl` with one JSON object per line, `.json` with a list of
+        them, or `.csv` or `.parquet`.
       image: the column of the image files; None finds it: `file_name`.
       caption: the column of the text or texts; None finds it, "" reads none.
       label: the column of the class or classes. None finds it if no captions are read; ""
@@ -81,20 +88,27 @@ def read_image_folder(
       UserError: there is no such file in the folder, or it cannot be used.
     """
     path = os.path.expanduser(path)
-    if not path.endswith((".jsonl", ".json", ".csv")):
+    if not path.endswith((".jsonl", ".json", ".csv", ".parquet")):
         path = _find_metadata(path.rstrip("/"))
     source = CsvSource if path.endswith(".csv") else JsonObjectsSource
     return source(path, image=image, caption=caption, label=label, skip_bad_lines=skip_bad_lines)
 
 
-def is_list(path: str) -> bool:
-    """Returns whether a local JSON file has a list, which COCO's files have not."""
-    if not os.path.isfile(path):
-        return False
+def look_inside(path: str, kind: str) -> str:
+    """Returns the kind of a file, by how it begins if it is local; `kind` is by its ending.
+
+    COCO's files of JSON have no list, and a text that begins as a table does is one.
+    """
+    if kind not in ("coco", "text") or not os.path.isfile(path):
+        return kind
     with open_given(path) as file:
         start = file.read(2**16)
     decoder = codecs.getincrementaldecoder(files.find_encoding(start))("replace")
-    return decoder.decode(start).lstrip()[:1] == "["
+    text = decoder.decode(start).lstrip()
+    if kind == "coco":
+        return "imagefolder" if text[:1] == "[" else kind
+    _, lines = take_separator(enumerate(io.StringIO(text)))
+    return "csv" if is_table(next(lines, (0, ""))[1].strip()) else kind
 
 
 def _find_metadata(folder: str) -> str:
@@ -114,7 +128,7 @@ def _find_metadata(folder: str) -> str:
 
 
 def read_objects(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the JSON objects of a file, a list or one per line, with their numbers from 1 on.
+    """Yields the JSON objects of a file, a list or one per line, or its rows, numbered from 1.
 
     Args:
       bad: names the file, and takes what is no object.
@@ -122,7 +136,27 @@ def read_objects(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
       UserError: the file cannot be read.
     """
-    return _list_objects(bad) if bad.path.lower().endswith(".json") else _read_lines(bad)
+    readers = {"json": _list_objects, "parquet": _read_parquet}
+    return readers.get(_ending(bad.path), _read_lines)(bad)
+
+
+def _ending(path: str) -> str:
+    return path.lower().rpartition(".")[2]
+
+
+def _read_parquet(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
+    number = 0
+    try:
+        with files.files_of(bad.path).open(bad.path) as file:
+            table = open_table(file)
+            others = (each for each in table.schema_arrow if not is_binary(each.type))
+            read = [each.name for each in others if not pa.types.is_struct(each.type)]
+            for batch in table.iter_batches(ROWS, columns=read):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (pa.ArrowException, OSError, ValueError, LookupError, OverflowError) as error:
+        raise UserError(f"{bad.path} cannot be read: {put_in_a_line(str(error))}") from error
 
 
 def _read_lines(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -10,7 +10,7 @@ from absl import logging
 from jaxtyping import Int
 
 from big_align.data import columns, examples, files, listing
-from big_align.data.column_values import is_plain, write_key
+from big_align.data.column_values import is_binary, is_plain, is_text, write_key
 from big_align.data.json_texts import parse_json
 from big_align.data.labels.label_names import Names, UnitedNames, unite_names
 from big_align.data.row_groups import Place, RowGroups, list_fields, open_table, read_group
@@ -225,20 +225,18 @@ def _find_parts(schema: pa.Schema, image: str, where: str) -> tuple[str, ...]:
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         fields = [name for name in ("bytes", "path") if kind.get_field_index(name) >= 0]
         return tuple(f"{image}.{name}" for name in fields)
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+    if not is_binary(kind):
         raise UserError(
             f"{where}: the column {image!r} holds {kind}, not encoded images; a table that names "
-            "files is read as CSV by the source csv, and one of addresses by img2dataset"
+            "files is read by the source imagefolder, and one of addresses by img2dataset"
         )
     return (image,)
 
 
 def _find_key(schema: pa.Schema, parts: tuple[str, ...]) -> str | None:
     """Returns the column of texts that identify examples, or the field of the images' paths."""
-    if "key" in schema.names:
-        kind = schema.field("key").type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return "key"
+    if "key" in schema.names and is_text(schema.field("key").type):
+        return "key"
     return parts[1] if len(parts) > 1 else None
 
 

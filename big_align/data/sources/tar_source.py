@@ -231,7 +231,9 @@ def _index(
             continue
         if row[2 * slot]:
             first = row[2 * slot] * BLOCK
-            wrong.setdefault(key, f"{name} is at byte {offset}, and its like at byte {first}")
+            told = f"{name} is at byte {offset}, and its like at byte {first}"
+            advice = "; `image` chooses one of several endings" * (slot == 0)
+            wrong.setdefault(key, told + advice)
         elif length > MEMBER_MAX:
             wrong.setdefault(key, f"{name} has {length} bytes; at most {MEMBER_MAX} are read")
         row[2 * slot : 2 * slot + 2] = offset // BLOCK, min(length, MEMBER_MAX)

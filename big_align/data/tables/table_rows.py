@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from big_align.data import files, listing
-from big_align.data.column_values import is_plain, type_column, type_texts, write_whole
+from big_align.data.column_values import is_plain, is_text, type_column, type_texts, write_whole
 from big_align.data.columns import list_names
 from big_align.data.row_groups import open_table, read_group
 from big_align.data.sources.csv_source import read_csv
@@ -140,7 +140,7 @@ def _type(values: Column) -> pa.Array | pa.ChunkedArray | None:
         values = values.cast(values.type.value_type)
     if values is None or not is_plain(values.type):
         return None
-    if isinstance(values, pa.ChunkedArray) and _is_text(values.type):
+    if isinstance(values, pa.ChunkedArray) and is_text(values.type):
         values = type_texts(values.cast(pa.string()).combine_chunks())
     kind = values.type
     if pa.types.is_timestamp(kind):
@@ -154,7 +154,3 @@ def _type(values: Column) -> pa.Array | pa.ChunkedArray | None:
     if pa.types.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
     return values
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
