@@ -218,8 +218,10 @@ class Watch:
             try:
                 sys.stderr.flush()
                 stderr = os.dup(2)
-                # So that the reason is the last line: JAX's client may write a page of C++ now.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                # So that the reason is the last line: JAX's client may write a page of C++ now, and
+                # the main thread, which is still there, what it prints at its own end.
+                for descriptor in (1, 2):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
                 os.write(stderr, f"{text.rstrip()}\n".encode(errors="backslashreplace"))
                 if self._process == 0:
                     time.sleep(LAST_WORD_SECONDS)

@@ -15,6 +15,7 @@ from big_align.distributed import failures
 
 def write():
     while True:
+        os.write(1, b"Check earlier logs\\n")
         os.write(2, b"Check earlier logs\\n")
         time.sleep(0.001)
 
@@ -31,9 +32,10 @@ failures.Watch(Store(), process=0, count=2)._wait_for_outcome()
 def test_the_reason_is_the_last_line_though_others_write():
     """Process 0 takes two seconds to leave, in which much could follow its reason."""
     command = [sys.executable, "-c", FAILED]
-    process = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)
+    streams = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.run(command, **streams, text=True, timeout=60)
     assert process.returncode == 1
-    *others, reason = process.stderr.splitlines()
+    *others, reason = process.stdout.splitlines()
     assert reason == r"error: process 1 failed: no room in caf\udce9"  # a name in Latin-1
     assert set(others) == {"Check earlier logs"}
 
