@@ -50,8 +50,10 @@ def join_processes(takes_requests: bool = False) -> None:
     impatience.daemon = True
     impatience.start()
     try:
-        timeout = JOIN_SECONDS + 60
-        jax.distributed.initialize(**_read_numbers(), initialization_timeout=timeout)
+        numbers, timeout = _read_numbers(), JOIN_SECONDS + 60
+        # Before JAX takes SIGTERM, if it does; a command that is not the program has not begun so.
+        stop_requests.answer_with(stop_requests.leave)
+        jax.distributed.initialize(**numbers, initialization_timeout=timeout)
     except ValueError as error:
         raise UserError(
             f"--distributed: {error} See launch/ for how to start several processes."

@@ -59,7 +59,7 @@ def test_one_of_several_processes_does_not_take_a_folder_for_its_own(name, monke
         "cluster": "--k=2 --output=o --embeddings=e",
         "embed": "--model=m --source=a.tar --output=o",
         "index": "--model=m --source=a.tar --output=o",
-        "benchmark": "--model=m --data=d --output=o.csv",
+        "benchmark": BAD["benchmark"],
     }[name].split()
     monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
     assert importlib.import_module(f"big_align.tools.{name}").main(words) == 1
