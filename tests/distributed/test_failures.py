@@ -50,7 +50,7 @@ def test_only_a_process_that_was_stopped_and_just_woke_says_so(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(failures.time, "monotonic", lambda: now[0])
     watch = failures.Watch(None, process=1, count=2)
-    monkeypatch.setattr(watch._over, "wait", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(watch._over, "wait", lambda x: bool(now.append(now.pop() + x)))
     watch._sleep(failures.BEAT_SECONDS)
     assert watch._tell_pause() == ""
     watch._sleep(200)
