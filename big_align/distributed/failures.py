@@ -141,7 +141,7 @@ class Watch:
         if process != self._process:
             self._leave(self._tell_pause() or text if status == 1 else text, status)
 
-    def _sleep(self, seconds: float) -> bool:
+    def _sleep(self, seconds: int) -> bool:
         """Sleeps until the next beat, and notices if this process was stopped; returns `is_set`."""
         self._asleep = time.monotonic()
         over = self._over.wait(seconds)

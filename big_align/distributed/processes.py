@@ -53,6 +53,8 @@ def join_processes(takes_requests: bool = False) -> None:
     impatience.start()
     try:
         timeout = JOIN_SECONDS + 60
+        # Before JAX takes SIGTERM, if it does; a command that is not the program has not begun so.
+        stop_requests.answer_with(stop_requests.leave)
         jax.distributed.initialize(**numbers, initialization_timeout=timeout)
     except ValueError as error:
         raise UserError(
@@ -75,8 +77,13 @@ def join_processes(takes_requests: bool = False) -> None:
         _check_own_name()
 
 
-def check_alone() -> None:
+def check_alone(
+    advice: str = "add --distributed, or --nodistributed for {number} runs of their own",
+) -> None:
     """Checks that a process which joins no others was not started as one of several.
+
+    Args:
+      advice: what to do, for the message.
 
     Raises:
       UserError: it was, so all of them would write into one workdir.
@@ -86,8 +93,7 @@ def check_alone() -> None:
         number = os.environ.get(name, "")
         if number.isdecimal() and int(number) > 1:
             raise UserError(
-                f"{number} processes were started ({name}={number}): add --distributed, or "
-                f"--nodistributed for {number} runs of their own"
+                f"{number} processes were started ({name}={number}): {advice.format(number=number)}"
             )
 
 

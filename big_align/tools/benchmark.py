@@ -127,6 +127,8 @@ def measure(options: argparse.Namespace) -> int:
 
     if options.distributed:
         processes.join_processes()
+    else:
+        processes.check_alone("add --distributed")
     names = read_names(options.benchmarks, read_templates(options.template))
     settings = TaskSettings(
         read_numbers(options.shots), options.draws, equal_classes=options.equal_classes

@@ -93,6 +93,8 @@ def cluster(options: argparse.Namespace) -> None:
 
     if options.distributed:
         processes.join_processes()
+    else:
+        processes.check_alone("add --distributed")
     fields = cluster_embeddings.Plan._fields
     plan = cluster_embeddings.Plan(**{name: getattr(options, name) for name in fields})
     rows, mesh = EmbeddingFolder(options.embeddings), sharding.make_mesh()

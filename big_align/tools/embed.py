@@ -90,6 +90,8 @@ def embed(options: argparse.Namespace) -> None:
     _check(options)
     if options.distributed:
         processes.join_processes()
+    else:
+        processes.check_alone("add --distributed")
     output, embed_into = options.output, _embed_texts if options.what == "text" else _embed_images
     dtype = options.dtype or ("float32" if output.suffix == ".parquet" else "float16")
     if output.suffix not in single_files.ENDINGS:

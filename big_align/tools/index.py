@@ -8,9 +8,9 @@ For example:
 
 Running the same command again continues where it stopped, and brings the index up to date: new
 images are added, changed ones are embedded again, and those that are gone are dropped. Images that
-cannot be decoded are reported and left out; those without a caption are indexed. The model is a
-workdir (its newest checkpoint), a folder saved by transformers, open_clip, timm or big_align, or a
-file of weights.
+cannot be decoded are reported and left out; those without a caption are indexed. One process builds
+an index, so there is no --distributed. The model is a workdir (its newest checkpoint), a folder
+saved by transformers, open_clip, timm or big_align, or a file of weights.
 """
 
 import argparse
@@ -70,10 +70,12 @@ def main(arguments: list[str] | None = None) -> int:
 def index(options: argparse.Namespace) -> None:
     """Builds the index, and prints what was done."""
     from big_align.components.source_flags import open_source
+    from big_align.distributed import processes
     from big_align.errors import UserError
     from big_align.inference.loaded_model import load
     from big_align.search.index_building import IndexBuilder
 
+    processes.check_alone("an index is built by one process; start it without a launcher")
     if not 0 < options.recall <= 1:
         raise UserError(f"--recall={options.recall:g} must be above 0, and at most 1")
     if not 0 <= options.thumbnail <= 2048:

@@ -1,6 +1,7 @@
 """What a process says when it leaves a run."""
 
 import json
+import socket
 import subprocess
 import sys
 
@@ -97,3 +98,27 @@ def test_a_beat_that_is_lost_is_not_the_last(monkeypatch):
     monkeypatch.setattr(failures.activity, "describe", describe)
     watch._beat()
     assert store.beats == [3, 4, 5, 6]
+
+
+def test_what_a_silent_process_does_it_does_since_before_its_silence():
+    """Its last report is as old as its silence; and this process knows what it does now."""
+    watch = failures.Watch(None, process=0, count=2)
+    last = {"host": "there", "what": "in a step", "step": 7, "seconds": 2.0}
+    watch._beats = {0: (last, 4), 1: (last, 4)}
+    table = watch.activities()
+    silent = 4 * failures.BEAT_SECONDS
+    assert table[1] == last | {"seconds": 2.0 + silent, "silent": silent}
+    assert table[0]["silent"] == 0 and table[0]["host"] == socket.gethostname()
+
+
+def test_only_a_process_that_was_stopped_and_just_woke_says_so(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(failures.time, "monotonic", lambda: now[0])
+    watch = failures.Watch(None, process=1, count=2)
+    monkeypatch.setattr(watch._over, "wait", lambda x: bool(now.append(now.pop() + x)))
+    watch._sleep(failures.BEAT_SECONDS)
+    assert watch._tell_pause() == ""
+    watch._sleep(200)
+    assert "process 1 failed: it was stopped for 200 s" in watch._tell_pause()
+    now[0] += 60  # the others went on with it: what comes now has another cause
+    assert watch._tell_pause() == ""

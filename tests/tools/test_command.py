@@ -53,6 +53,21 @@ def test_a_bad_value_is_one_line(name, tmp_path, monkeypatch, capsys):
     assert value in line or flag in line
 
 
+@pytest.mark.parametrize("name", ["benchmark", "cluster", "embed", "index"])
+def test_one_of_several_processes_does_not_take_a_folder_for_its_own(name, monkeypatch, capsys):
+    words = {
+        "cluster": "--k=2 --output=o --embeddings=e",
+        "embed": "--model=m --source=a.tar --output=o",
+        "index": "--model=m --source=a.tar --output=o",
+        "benchmark": BAD["benchmark"],
+    }[name].split()
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    assert importlib.import_module(f"big_align.tools.{name}").main(words) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    advice = "an index is built by one process" if name == "index" else "add --distributed"
+    assert line.startswith(f"error: 2 processes were started (JAX_NUM_PROCESSES=2): {advice}")
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_ctrl_c_is_one_line(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
