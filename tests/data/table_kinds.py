@@ -52,7 +52,7 @@ def write_rows(name: str, image: str, caption: str, delimiter: str = ",") -> Cal
 
 ROW_CHANGES = [
     *({"image": path} for path in (*PATHS, "../..", ".", "/")),
-    *({"caption": text} for text in ("", " ", "['a', 7]", '{"en": "a"}', '[""]', '["\\ud800"]')),
+    *({"caption": text} for text in ("", " ", '{"en": "a"}', '[""]', '["\\ud800"]')),
 ]
 write_table = write_rows("x.csv", "filepath", "title", "\t")
 write_metadata = write_rows("metadata.csv", "file_name", "text")
@@ -71,7 +71,7 @@ def write_metadata_rows(folder: Path, rng: Any = None, **changes: Any) -> None:
 
 METADATA_CHANGES = [
     *({"image": path} for path in (*(p for p in PATHS if p), "../..", None)),
-    *({"caption": text} for text in ("", " ", None, "[7, 8.5]", '{"en": "a"}', '[""]')),
+    *({"caption": text} for text in ("", " ", None, '{"en": "a"}', '[""]')),
     *({"label": label} for label in (-5, 2**40)),
 ]
 
@@ -95,7 +95,7 @@ FILE_NAMES = ("7", "null", '["1.png"]', "{}", "NaN", '"../.."', '"."', '"/"', '"
 LINE_CHANGES = [
     *({"file_name": json.dumps(path)} for path in PATHS),
     *({"file_name": text} for text in FILE_NAMES),
-    *({"text": text} for text in (*CAPTIONS, "[7, 8]", "true", '[null, "a"]', "1e999")),
+    *({"text": text} for text in (*CAPTIONS, "true", '[null, "a"]', "1e999")),
     *({"label": text} for text in LABELS),
     {"other": DEEP},
 ]
@@ -204,7 +204,7 @@ LINES = [{"text": text} for text in ("\n\n", " \r\n", b"\xff\xfe", b"a\n\x80")]
 write_lists = write_texts("json", ['["number #", "b"]', "['number #', \"it's\"]", "[#] a"])
 LISTS = [
     {"text": text}
-    for text in ('["a", 7]', '[""]', "['a', None]", '{"en": ["a"]}', "{'en': 'a'}", '["\\ud800"]',
+    for text in ('[""]', "['a', None]", '{"en": ["a"]}', "{'en': 'a'}", '["\\ud800"]',
                  '["a", ["b"]]', '["a", {}]', " ", "['a', 1j]")
 ]  # fmt: skip
 
@@ -268,7 +268,7 @@ def unpack_rows(folder: Path, rng: Random) -> None:
 PARQUET_CHANGES = [
     *({"caption": (value,)} for value in (None, "", "  ", '["a", null]', '{"en": "a"}')),
     *({"caption": [value] * SIZE}
-      for value in (7, 1.5, b"a", True, [1], [None], ["a", None], {"en": "a"}, [["a"]], [])),
+      for value in (1.5, b"a", True, [None], ["a", None], {"en": "a"}, [["a"]], [])),
     *({"label": (value,)} for value in (-3, 2**40)),
     *({"label": [0.0] * VICTIM + [value] + [0.0] * 3} for value in (2.9, float("nan"), 1e300)),
     *({"label": [value] * SIZE} for value in (True, "x", "1_0", b"1", {"a": 1}, [0, 2.5])),
