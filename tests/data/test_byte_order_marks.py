@@ -13,7 +13,7 @@ from big_align.data.labels.classes import read_classes
 from big_align.data.labels.descriptions import read_descriptions
 from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.file_pairs import FilePairsSource
-from big_align.data.sources.image_folder import is_list, read_image_folder
+from big_align.data.sources.image_folder import look_inside, read_image_folder
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.tags.tag_counting import read_names
 from big_align.data.text import byte_pairs, roberta_tokenizer, vocabulary
@@ -100,7 +100,7 @@ READERS = {
     ),
     "x.json": (
         ' \n[{"file_name": "0.png", "text": "a dög"}]',
-        lambda path: (is_list(path), read_texts(read_image_folder(path))),
+        lambda path: (look_inside(path, "coco"), read_texts(read_image_folder(path))),
     ),
     "any.txt": ("a\r\nb", files.read_text),
 }  # fmt: skip
