@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from absl import logging
 
 from big_align.data import examples, files
+from big_align.errors import UserError
 
 UNPACKED_MIN = 2**28  # bytes that any row group may unpack to
 UNPACKED_MAX = 100  # times what it takes in the file: encoded images hardly shrink, zeros do
@@ -58,6 +59,8 @@ class RowGroups:
         try:
             table = self._get((place, names))
             return [_value(table, name, row) for name in names]
+        except UserError:
+            raise
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise examples.BrokenExample(
                 f"row group {place.group} of {self._paths[place.file]} cannot be read: {error}"

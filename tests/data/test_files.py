@@ -1,4 +1,6 @@
 import contextlib
+import functools
+import http.server
 import os
 import re
 import socketserver
@@ -8,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import fsspec
 import pytest
+from samples import make_members, write_tar
 
-from big_align.data import files, listing
+from big_align.data import boundary, files, listing
 from big_align.data.remote import fsspec_files
 from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.record_source import TFRecordSource
@@ -275,11 +278,27 @@ def test_a_web_server_that_sends_no_parts_is_told(no_pauses, tmp_path):
         assert system.read(f"{address}/parts", 3, 4) == b"3456"
         assert system.read(f"{address}/parts", len(whole), 4) == b""
         path = f"{address}/x.tar"
-        with pytest.raises(OSError, match=f"{path}: the server sends whole files"):
+        with pytest.raises(UserError, match=f"{path}: the server sends whole files"):
             system.read(path, 3, 4)
-        with system.open(path) as file, pytest.raises(OSError, match=f"{path}: .*whole files"):
+        with system.open(path) as file, pytest.raises(UserError, match=f"{path}: .*whole files"):
             file.seek(9 * 2**20)
             file.read(1)
+
+
+def test_a_run_ends_at_a_web_server_that_sends_no_parts(no_pauses, tmp_path):
+    """No example is to blame, so none is left out for it."""
+    write_tar(tmp_path / "x.tar", make_members(0))
+    data = (tmp_path / "x.tar").read_bytes()
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        path = f"http://127.0.0.1:{server.server_address[1]}/x.tar"
+        source = TarSource(path)  # it is so small that it was read whole
+        for read in (boundary.read_example, boundary.read_texts):
+            with pytest.raises(UserError, match=f"{path}: the server sends whole files"):
+                read(source, 0, 0)
+        assert files.files_of(path).read_all(path) == data
+        server.shutdown()
 
 
 def test_tensorflow_files_read_alike(tmp_path):

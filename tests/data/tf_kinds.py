@@ -92,7 +92,7 @@ def spoil_size(folder: Path, rng: Random) -> None:
     write_shard(folder, image=bytes(data))
 
 
-CAPTIONS = ('""', "7", "null", '{"en": "a"}', '"\\ud800"', "[]", '["a", 7]', '"[\\"a\\", 7]"')
+CAPTIONS = ('""', "null", '{"en": "a"}', '"\\ud800"', "[]")
 FAULTS: list[Spoil] = [
     *vary(write_shard, [{"caption": text} for text in (*CAPTIONS, DEEP)]),
     *vary(write_shard, [{"label": text} for text in LABELS]),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from big_align.data.remote.opened_file import OpenedFile
-from big_align.errors import put_in_a_line, tell_in_a_line
+from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 
 PAUSES = 1.0, 5.0  # seconds before what failed for the network is tried again
 SILENCE = 30.0  # seconds without a byte from a web server, after which it has failed
@@ -17,6 +17,10 @@ NO_PARTS = (
     "nothing can be read at random; copy the files to a disk, or to a server or bucket that sends "
     "parts"
 )
+
+
+class SendsNoParts(UserError, PermissionError):
+    """A web server sends whole files alone, whatever the example; another try changes nothing."""
 
 
 class FsspecFiles:
@@ -49,7 +53,7 @@ class FsspecFiles:
         except EOFError:
             return b""
         if len(data) > size:
-            raise OSError(f"{path}: {NO_PARTS}")
+            raise SendsNoParts(f"{path}: {NO_PARTS}")
         return data
 
     def read_all(self, path: str) -> bytes:
@@ -102,7 +106,7 @@ def _translate(path: str, error: Exception) -> Exception:
     unasked = isinstance(error, FileNotFoundError) and (_is_of_http(cause) or _may_pass(cause))
     real = cause if unasked else error
     if "support range requests" in str(real):
-        return PermissionError(f"{path}: {NO_PARTS}")  # a kind that is not tried again
+        return SendsNoParts(f"{path}: {NO_PARTS}")
     if isinstance(real, TimeoutError):
         return TimeoutError(f"{path}: the server was silent for too long")
     if not unasked and not _is_of_http(real):
