@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from etils import epath
 from big_align.errors import UserError
 from big_align.training.saving import ownership
 from big_align.training.saving.ownership import FILE, own
+from tests.two_processes import run_both
 
 HOLD = """
 import sys, time
@@ -298,7 +300,8 @@ def test_a_folder_that_another_process_does_not_see_is_refused(tmp_path, monkeyp
             pass
     # Process 1 is told the token, and finds no such file, or that of another run.
     state.process_id = 1
-    monkeypatch.setattr(ownership.agreement, "gather", lambda topic, value: [True, value])
+    sees = lambda topic, value: [topic.startswith("sees") or "", value]  # noqa: E731
+    monkeypatch.setattr(ownership.agreement, "gather", sees)
     share = lambda topic, value: [None, {str(run): "the token"}]  # noqa: E731
     monkeypatch.setattr(ownership.agreement, "share", share)
     for content in ("", '{"token": "another"}', '{"token": "the token"}'):
@@ -311,6 +314,25 @@ def test_a_folder_that_another_process_does_not_see_is_refused(tmp_path, monkeyp
         with pytest.raises(UserError, match="run: process 1 does not see"):
             with own(run, shared=[run]):
                 pass
+
+
+@pytest.mark.parametrize("blocked", range(4))
+def test_a_folder_that_one_process_cannot_write_is_refused_in_all(blocked, tmp_path, monkeypatch):
+    """Root may write anywhere: as /proc refuses files even to it, so does this folder."""
+    try_writing, run = ownership.step_folders.try_writing, tmp_path / "run"
+
+    def refuse(folder, process):
+        return try_writing(epath.Path("/proc") if process == blocked else folder, process)
+
+    monkeypatch.setattr(ownership.step_folders, "try_writing", refuse)
+
+    def begin(_):
+        with own(run, shared=[run]):
+            return "begun"
+
+    for outcome in run_both(monkeypatch, begin, count=4):
+        assert re.fullmatch(rf"process {blocked} cannot write to {run} \(.+\)", str(outcome))
+    assert not run.exists()
 
 
 def test_a_folder_of_no_known_system_is_a_line(tmp_path):
