@@ -240,6 +240,8 @@ def _run_on(
         stack.callback(profiler.close)
         gallery = Gallery(workdir, config.total_steps, _show_data(config))
         trackers = _open_trackers(config, workdir)
+        if checkpointer.preempted():  # of several processes; compiling may take minutes
+            raise Stopped(PREPARING)
         with clock.phase("compiling"):
             step, step_flops = program.compile_and_count(first_batch)
         about = describe_evaluators(config, parts.evaluators)

@@ -83,12 +83,12 @@ def test_sigterm_stops_all_processes_at_one_step_and_the_run_continues(finished,
     assert f"stopped on request after step {last}; the same command continues" in run.out
     assert read_checkpoint(tmp_path, last)["step"] == last
 
-    # Also while a run that continues has made no step yet: XLA counts from its start.
+    # Also while a run that continues has made no step yet: it may end before it compiles.
     again = start(tmp_path, 2, "--config.evaluators={}")
     again.wait_for_owner()
     again.signal(signal.SIGTERM)
     assert again.wait() == Stopped.STATUS, again.err
-    assert again.steps[-1] == last + 1
+    assert again.steps[-1] in (last, last + 1)
 
     continued = start(tmp_path, 2, "--config.evaluators={}")
     assert continued.wait() == 0, continued.err
