@@ -114,7 +114,7 @@ def test_a_folder_of_classes_used_for_captions_says_what_to_set(tmp_path):
         SAMPLER.check(source)
     with pytest.raises(ConfigError, match=r"config.data: .*--config.data.classes=source$"):
         make(lambda: SAMPLER.check(source), {}, "config.data")
-    with pytest.raises(UserError, match="there is no metadata.jsonl or metadata.csv in the folder"):
+    with pytest.raises(UserError, match="there is no metadata.jsonl or metadata.csv or metadata.p"):
         read_image_folder(str(tmp_path))
     (tmp_path / "bee" / "metadata.csv").write_text("file_name,text\n0.png,a bee\n")
     with pytest.raises(UserError, match="set path=.*/bee"):

@@ -159,7 +159,7 @@ def test_what_does_not_fit_the_source_is_an_error(source, clusters, tmp_path, ch
     elif change == "cut short":
         array = next(folder.glob(f"000001*{CLUSTERS}"))
         array.write_bytes(array.read_bytes()[:-9])
-        message = f"{array.name} is cut short"
+        message = f"{array.name} is missing, cut short or no array"
     else:
         index = json.loads((folder / "index.json").read_text()) | {"labels_per_image": 3}
         (folder / "index.json").write_text(json.dumps(index))
