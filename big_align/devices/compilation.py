@@ -40,6 +40,8 @@ def watch_cache() -> Iterator[list[bool]]:
     found: list[bool] = []
 
     def listen(event: str, **_: object) -> None:
+        if not jax.config.jax_compilation_cache_dir:  # JAX counts such requests, too
+            return
         if event.endswith("/compile_requests_use_cache"):
             found.append(False)
         elif event.endswith("/cache_hits"):

@@ -14,6 +14,8 @@ from big_align.data.json_texts import NotJson, parse_json
 from big_align.disk.regular_files import open_given
 from big_align.errors import UserError
 
+AGAIN = "delete it, and it is made again"
+
 
 def join(folder: str, *names: str) -> str:
     """Puts a folder before a name."""
@@ -102,19 +104,21 @@ def read_json(path: str) -> Any:
     Raises:
       UserError: it is not JSON; the message names it.
     """
-    lines = read_text(path)
-    if lines is None:
-        return None
-    try:
-        return parse_json(lines)
-    except NotJson as error:
-        raise UserError(f"{path} {error}; delete it, and it is made again") from error
+    text = read_text(path)
+    return None if text is None else _parse(text, path)
 
 
 def read_text(path: str) -> str | None:
-    """Returns the text of a file; None if there is no such file."""
+    """Returns the text of a file; None if there is no such file.
+
+    Raises:
+      UserError: it is not UTF-8; the message names it.
+    """
     data = read_bytes(path)
-    return None if data is None else data.decode("utf-8", "surrogatepass")
+    try:
+        return None if data is None else data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 ({error.reason}); {AGAIN}") from error
 
 
 def read_bytes(path: str) -> bytes | None:
@@ -130,11 +134,21 @@ def read_bytes(path: str) -> bytes | None:
 
 
 def read_lines(path: str) -> Iterator[Any]:
-    """Yields the objects of a file with one JSON object per line; nothing if there is no file."""
-    text = read_text(path)
-    for line in (text or "").split("\n"):
+    """Yields the objects of a file with one JSON object per line; nothing if there is no file.
+
+    Raises:
+      UserError: a line is not JSON; the message names the file.
+    """
+    for number, line in enumerate((read_text(path) or "").split("\n"), start=1):
         if line:
-            yield json.loads(line)
+            yield _parse(line, path, f", line {number},")
+
+
+def _parse(text: str, path: str, place: str = "") -> Any:
+    try:
+        return parse_json(text)
+    except NotJson as error:
+        raise UserError(f"{path}{place} {error}; {AGAIN}") from error
 
 
 def write_lines(path: str, objects: list[Any]) -> None:

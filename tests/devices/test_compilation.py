@@ -169,6 +169,17 @@ def test_what_was_compiled_once_is_found_again(counted_hits, tmp_path):
     assert found == []
 
 
+def test_without_a_cache_nothing_was_looked_for():
+    folder = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        with watch_cache() as found:
+            jax.jit(lambda x: x + 2).lower(1.0).compile()
+    finally:
+        jax.config.update("jax_compilation_cache_dir", folder)
+    assert found == []
+
+
 def test_who_found_the_step_in_the_cache_is_told():
     assert tell_found([True, True]) == "the train step was found in the compilation cache"
     assert tell_found([False]) == "the train step was not found in the compilation cache"
