@@ -113,9 +113,12 @@ def _recognize_folder(path: str) -> str:
     if kind or inner == "files":
         return kind or inner
     for ending, name in ENDINGS.items():
-        if name == "coco" or name == TEXT and inner:
+        if name == "coco":
             continue
-        if found := next((n for n in names if re.search(f"{ending}$", n)), None):
+        found = [n for n in names if re.search(f"{ending}$", n)]
+        if name == TEXT and inner:  # notes lie anywhere, but not tables
+            found = [n for n in found if look_inside(os.path.join(path, n), "text") == "csv"]
+        if found := next(iter(found), None):
             shown = f"*.{found.rpartition('.')[2]}" if name in ("tar", "parquet") else found
             other = ", or --source_name=folder if its folders are classes" * bool(inner)
             shown = f"--source='{listing.escape_commas(path)}/{shown}'"

@@ -178,6 +178,16 @@ def test_a_text_that_begins_as_a_table_is_one(tmp_path):
         assert recognize_source(f"{tmp_path}/captions.txt") == kind, text
 
 
+def test_a_folder_with_a_table_of_captions_is_no_folder_of_classes(tmp_path):
+    (tmp_path / "Images").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "Images/0.png")
+    (tmp_path / "readme.txt").write_text("all about it, and more\n")
+    assert recognize_source(str(tmp_path)) == "folder"
+    (tmp_path / "captions.txt").write_text("image,caption\n0.png,a dog , a cat\n")
+    with pytest.raises(UserError, match="write --source='.*/captions.txt', or --source_name=fol"):
+        recognize_source(str(tmp_path))
+
+
 def test_the_captions_of_one_data_set_are_the_same_from_every_layout(tmp_path, table):
     image = encode_image(make_pixels(0))
     members = []
