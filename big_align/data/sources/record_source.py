@@ -308,8 +308,9 @@ def scan_records(file: files.ReadableFile, size: int) -> Iterator[tuple[int, int
         length = int.from_bytes(field, "little")
         if len(header) == LENGTH + CHECKSUM and mask_checksum(field) != header[LENGTH:]:
             packed = position == 0 and header[:2] in (b"\x1f\x8b", b"\x78\x9c")
+            told = "it is compressed, which cannot be read at random; unpack it"
             fault = f"the length at byte {position} does not have its checksum"
-            yield 0, 0, "it is compressed, which cannot be read at random" if packed else fault
+            yield 0, 0, told if packed else fault
             return
         if start + length + CHECKSUM > size:
             yield 0, 0, f"the record at byte {position} goes on beyond the end of the file"
