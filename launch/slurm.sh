@@ -26,6 +26,7 @@ if [[ $# -eq 0 ]]; then
 fi
 # When a task fails, srun sends SIGTERM to the others, and its own status is the highest of all: a
 # failure would look like a request to stop. So a stopped task counts as 1, below every failure.
+# shellcheck disable=SC2016 # it is expanded in the task
 task='trap : TERM; "$@"; status=$?
 case $status in 75|143) exit 1 ;; 1) exit 101 ;; *) exit $status ;; esac'
 # srun does not take the number of cores from sbatch: without it a task may be bound to one.

@@ -398,9 +398,10 @@ def last_line(output: str) -> str:
 )
 @pytest.mark.slow
 def test_all_processes_leave_with_the_reason(fault, tmp_path):
-    statuses, _, outputs = suffer(fault(), tmp_path)
+    struck = fault()
+    statuses, _, outputs = suffer(struck, tmp_path)
     assert tuple(statuses) == fault.statuses
-    for pattern, output in zip(fault.messages, outputs, strict=True):
+    for pattern, output in zip(struck.messages, outputs, strict=True):
         assert re.fullmatch(pattern, last_line(output)), output
     assert re.search(fault.report, outputs[0]), outputs[0]
 

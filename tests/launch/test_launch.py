@@ -180,23 +180,28 @@ def test_how_often_a_local_run_starts_again(ending, restarts, runs, status):
 
 
 @pytest.mark.parametrize(
-    "cores, flag", [({"SLURM_CPUS_PER_TASK": "8"}, "--cpus-per-task=8 "), ({}, "")]
+    "cores, flag", [({"SLURM_CPUS_PER_TASK": "8"}, " --cpus-per-task=8"), ({}, "")]
 )
 @pytest.mark.parametrize(
-    "status, requeued", [(75, True), (143, True), (0, False), (1, False), (137, False)]
+    "status, requeued", [(75, True), (143, True), (0, False), (1, False), (2, False), (137, False)]
 )
 def test_a_slurm_job_goes_back_to_the_queue_if_its_run_stopped(
     tmp_path, status, requeued, cores, flag
 ):
-    for name, end in {"srun": status, "scontrol": 0}.items():
-        (tmp_path / name).write_text(f'#!/bin/bash\necho "{name} $*"\nexit {end}\n')
+    programs = {
+        "srun": 'o=(); while [[ $1 == --* ]]; do o+=("$1"); shift; done; echo srun "${o[@]}"; "$@"',
+        "python": f'echo python "$@"; exit {status}',
+        "scontrol": 'echo scontrol "$@"',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
     done = subprocess.run(
-        [LAUNCH / "slurm.sh", "python", "main.py"],
+        [LAUNCH / "slurm.sh", "python", "main.py", "--a b"],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "12"} | cores,
         capture_output=True,
         text=True,
     )
-    step = f"srun --kill-on-bad-exit=1 {flag}python main.py"
-    assert done.stdout.splitlines() == [step] + ["scontrol requeue 12"] * requeued
+    told = [f"srun --kill-on-bad-exit=1{flag}", "python main.py --a b"]
+    assert done.stdout.splitlines() == told + ["scontrol requeue 12"] * requeued
     assert done.returncode == (75 if requeued else status)

@@ -238,7 +238,7 @@ def change_format(folder):
         (None, {"seed": -1}, "seed = -1 must be at least 0"),
         (None, {"tolerance": float("nan")}, "tolerance = nan must be at least 0"),
         (None, {"embeddings": "nowhere"}, "nowhere has no index.json"),
-        (cut_embeddings, {}, "f3.npy is cut short"),
+        (cut_embeddings, {}, "f3.npy is missing, cut short or no array"),
         (put_nan, {}, "f2.npy: row 2 is not finite"),
         (change_format, {}, "has format 7; this version reads 1"),
     ],
