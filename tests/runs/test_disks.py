@@ -125,4 +125,5 @@ def test_an_evaluation_that_cannot_be_recorded_is_printed(tmp_path, monkeypatch,
     out, err = capsys.readouterr()
     where = f"{tmp_path} at step 4" if step else "the weights of config.init"
     assert out == f"{where}\n  own/r1    0.5000\n"
-    assert err == f"warning: {record}: the evaluation is not recorded (Is a directory)\n"
+    fault = f"{record} is a folder, not a file"
+    assert err == f"warning: {record}: the evaluation is not recorded ({fault})\n"
