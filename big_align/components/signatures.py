@@ -241,7 +241,7 @@ def list_kinds(hint: Any) -> list[type]:
     return [typing.get_origin(hint) or hint]
 
 
-def read_text(text: str, hint: Any) -> Any:
+def read_argument(text: str, hint: Any) -> Any:
     """Returns the value that a text on a command line stands for, in a field of a type.
 
     A field of texts takes the text as it is, even if that is a number: `1` can be the name of a

@@ -341,7 +341,6 @@ def read_values(arguments: Sequence[str], flag: str, target: Any) -> dict[str, A
         field, equals, value = argument.partition("=")
         if not equals:
             raise UserError(f"{flag}={argument!r} does not read as NAME=VALUE")
-        values[field] = (
-            signatures.read_text(value, parameters[field].hint) if field in parameters else value
-        )
+        known = parameters.get(field)
+        values[field] = signatures.read_argument(value, known.hint) if known else value
     return values

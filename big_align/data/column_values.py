@@ -43,12 +43,8 @@ def type_column(values: Sequence[Any]) -> pa.Array | None:
     if kinds - {str}:
         try:
             return pa.array(values)
-        except (
-            pa.ArrowException,
-            OverflowError,
-            UnicodeEncodeError,
-        ):  # of several kinds, too large
-            pass
+        except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+            pass  # they are of several kinds, too large, or have half of a surrogate pair
     texts = pa.array([None if value is None else _write(value) for value in values], pa.string())
     return texts if kinds - {str} else type_texts(texts)
 
@@ -101,13 +97,13 @@ def write_key(value: Any) -> str:
     return "" if value is None else str(value).strip()
 
 
-def write_whole(text: str) -> str:
+def spell_halves(text: str) -> str:
     """Spells halves of surrogate pairs, which JSON can hold and UTF-8 cannot, as in `\\ud83d`."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _write(value: Any) -> str:
-    return write_whole(str(value).lower() if isinstance(value, bool) else str(value))
+    return spell_halves(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _all_match(texts: pa.Array, pattern: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from big_align.data import boundary, files
+from big_align.data.column_values import spell_halves
 from big_align.data.examples import BLANK
 from big_align.data.json_texts import parse_json
 from big_align.errors import UserError, put_in_a_line, tell_in_a_line
@@ -167,7 +168,7 @@ def read_listed(path: str) -> dict[str, str]:
             if not (isinstance(key, str) and isinstance(reason, str)):
                 raise TypeError("they must be texts")
             # no key of ours has half of a surrogate pair, which Beam's coders refuse
-            key, reason = (t.encode("utf-8", "backslashreplace").decode() for t in (key, reason))
+            key, reason = map(spell_halves, (key, reason))
             found[key] = reason
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool
 
-from big_align.data.column_values import NUMBER, WHOLE, write_whole
+from big_align.data.column_values import NUMBER, WHOLE, spell_halves
 from big_align.data.columns import list_names
 from big_align.errors import UserError, suggest
 from big_align.search.metadata import PLACEHOLDER
@@ -51,7 +51,7 @@ def parse_filter(text: str) -> Filter:
     Raises:
       UserError: the text is not of this form.
     """
-    match = PATTERN.fullmatch(write_whole(text))
+    match = PATTERN.fullmatch(spell_halves(text))
     if not match:
         raise UserError(
             f"the filter {text!r} does not read as COLUMN=VALUE; =, !=, <, <=, > and >= compare"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from big_align.data import boundary, files
+from big_align.data.column_values import spell_halves
 from big_align.data.examples import BrokenExample, Source, has_keys
 from big_align.data.precomputed.shard_files import list_shards
 from big_align.data.sources.file_pairs import FilePairsSource
@@ -156,23 +157,19 @@ class SourceEntries:
         names = self._source.class_names
         shown = [names[n] if names and n < len(names) else str(n) for n in labels]
         key = self._source.key(*place) if has_keys(self._source) else name
-        label = _make_printable("|".join(shown)) if shown else None
+        label = spell_halves("|".join(shown)) if shown else None
         where = self._shards[place[0]], int(self._firsts[place[0]]) + place[1]
-        return IndexEntry(name, _make_printable(key), *where, signature, captions, label)
+        return IndexEntry(name, spell_halves(key), *where, signature, captions, label)
 
 
 def _make_unique(paths: list[str]) -> list[str]:
     """Makes names that can be written as UTF-8; the second of a name is "NAME (2)"."""
     seen, names = collections.Counter(), []
     for path in paths:
-        name = _make_printable(path)
+        name = spell_halves(path)
         seen[name] += 1
         names.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
     return names
-
-
-def _make_printable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _digest(image: Any) -> str:

@@ -32,7 +32,7 @@ def has_written(name):
 
 
 def has_waited(process, workdir):
-    """Whether it waits for others that never come; two seconds after it could."""
+    """Whether it waits for others that never come: it has imported JAX, four seconds ago."""
     if not has_imported("jaxlib")(process, workdir):
         return False
     time.sleep(4)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from big_align.data import files, listing
-from big_align.data.column_values import is_plain, is_text, type_column, type_texts, write_whole
+from big_align.data.column_values import is_plain, is_text, spell_halves, type_column, type_texts
 from big_align.data.columns import list_names
 from big_align.data.row_groups import open_table, read_group
 from big_align.data.sources.csv_source import read_csv
@@ -47,7 +47,7 @@ class TableRows(NamedTuple):
     def make_table(self, leave_out: Sequence[str | None]) -> pa.Table:
         """Returns the columns that have a name and plain values, each with its type."""
         kept = [name for name in self.columns if name and name not in leave_out]
-        made = {write_whole(name): _type(self.columns[name]) for name in kept}
+        made = {spell_halves(name): _type(self.columns[name]) for name in kept}
         return pa.table({name: values for name, values in made.items() if values is not None})
 
 
