@@ -1,4 +1,4 @@
-"""In a checkout, the configs of the folder `configs/`; where the package is installed, they are here."""
+"""In a checkout, the configs of the folder `configs/`; in an installed package they are here."""
 
 import pathlib
 
