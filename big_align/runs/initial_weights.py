@@ -12,6 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from big_align.components.from_init import FROM_INIT
+from big_align.configuration.defaults import complete_config
 from big_align.data.package_files import check_installed, locate
 from big_align.data.precomputed.embedding_files import read_centers
 from big_align.data.precomputed.shard_files import read_index
@@ -33,7 +34,6 @@ from big_align.module_paths import fits, split_path
 from big_align.nodes import Node
 from big_align.row_tables import Table, place_centers
 from big_align.runs import build, dataset, restore, workdir
-from big_align.runs.defaults import complete_config
 from big_align.runs.program import Program
 from big_align.training.state import TrainState, replace_weights
 from big_align.types import Objective, Params

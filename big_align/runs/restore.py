@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from big_align.components.signatures import advise
 from big_align.configuration.config_files import CONFIG_JSON, read_config
+from big_align.configuration.defaults import complete_config
 from big_align.configuration.fields import describe_fields
 from big_align.disk.regular_files import read_regular
 from big_align.errors import (
@@ -27,7 +28,6 @@ from big_align.errors import (
 from big_align.nodes import Node
 from big_align.reports.starts import compare_configs
 from big_align.runs import build
-from big_align.runs.defaults import complete_config
 from big_align.training.health.rewinds import SPREADS
 from big_align.training.logs.line_files import read_lines
 from big_align.training.logs.metrics import FILE

@@ -11,6 +11,7 @@ import scipy.special
 from PIL import Image
 
 import big_align
+from big_align.configuration.defaults import complete_config
 from big_align.data.sources.digits import DIGIT_TEMPLATES, DIGIT_WORDS, digits_source
 from big_align.data.text.tokenizers import SPECIAL_TOKENS
 from big_align.errors import CheckpointMismatch, UserError
@@ -18,7 +19,6 @@ from big_align.evaluators import zero_shot
 from big_align.evaluators.retrieval import Retrieval
 from big_align.losses.sigmoid import sigmoid_loss
 from big_align.runs import build, command_line, evaluate, train, workdir
-from big_align.runs.defaults import complete_config
 from tests import labeled_digits
 from tests.pages import ROOT, read_blocks
 

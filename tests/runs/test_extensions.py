@@ -161,7 +161,7 @@ def test_an_argument_without_a_provider_is_named():
 
 def test_fields_are_on_the_command_line(config):
     """What a signature leaves at its default is a field of the config; what is given is none."""
-    from big_align.runs.defaults import complete_config
+    from big_align.configuration.defaults import complete_config
 
     objective = complete_config(config).objective
     assert objective.to_dict() == {"name": "outside:Pull", "strength": 1.0}
