@@ -144,7 +144,7 @@ def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str)
     from big_align.runs import embed_source, workdir
 
     source, node = open_source(options.source, options.source_name, options.source_argument)
-    pretrained = workdir.load(options.model)
+    pretrained = workdir.read_pretrained(options.model)
     encoder = embed_source.make_encoder(
         pretrained, options.what, options.transform, options.batch_size
     )

@@ -167,7 +167,7 @@ def test_a_workdir_that_is_moved_brings_its_files(tmp_path, monkeypatch):
     train.run(complete_config(config), "trained")
     texts = ["a photo of a three", "zero"]
     expected = big_align.load("trained").embed_texts(texts)
-    _, classes = workdir.read_classifier(pathlib.Path("trained"))
+    _, classes = workdir.TrainedRun(pathlib.Path("trained")).read_classifier()
     assert len(classes) == 10
 
     moved = pathlib.Path("trained").rename(tmp_path / "after" / "trained")
@@ -177,7 +177,7 @@ def test_a_workdir_that_is_moved_brings_its_files(tmp_path, monkeypatch):
     other = "\n".join([*pieces[:4], *pieces[:3:-1]]) + "\n"
     pathlib.Path("v.txt").write_text(other)  # which is not the vocabulary of the run
     np.testing.assert_array_equal(big_align.load(moved).embed_texts(texts), expected)
-    assert workdir.read_classifier(moved)[1] == classes
+    assert workdir.TrainedRun(moved).read_classifier()[1] == classes
 
     kept = (moved / "files" / "tokenizer.vocabulary.txt").rename("kept.txt")
     with pytest.raises(CheckpointMismatch, match="whose files have changed since"):

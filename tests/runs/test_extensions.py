@@ -12,7 +12,7 @@ from big_align.errors import ConfigError
 from big_align.evaluators.retrieval import Retrieval
 from big_align.runs import build, check, evaluate, train
 from big_align.runs.command_line import load_config
-from big_align.runs.workdir import load
+from big_align.runs.workdir import read_pretrained
 from tests.runs.test_labeled_runs import read_metrics
 
 MODULE = """
@@ -131,7 +131,7 @@ def test_it_is_checked_trained_and_measured(config, tmp_path):
     losses = [row["loss"] for row in read_metrics(workdir) if "loss" in row]
     assert losses[-1] < 0.5 * losses[0]
     assert evaluate.run(config, str(workdir)) == pytest.approx(results)
-    assert load(workdir).bias is None  # its own bias is not that of pairs
+    assert read_pretrained(workdir).bias is None  # its own bias is not that of pairs
 
 
 @pytest.mark.parametrize(
