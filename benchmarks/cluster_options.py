@@ -23,11 +23,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import numpy as np
-from big_align.configs.common import data_dir
 
 from big_align import sharding
 from big_align.clusters.cluster_embeddings import Plan, find_centers, write_labels
 from big_align.clusters.nearest_centers import NearestCenters
+from big_align.configs.common import data_dir
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
 
 CANDIDATES = {1: (1, 2, 4), 8: (8, 12, 16)}
