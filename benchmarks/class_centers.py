@@ -42,8 +42,8 @@ import jax.numpy as jnp
 from big_align.losses.cluster_discrimination import add_margin, combine, log_sum
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.parallel.meshes import make_mesh
-from big_align.row_tables import Table, draw_rows
 from big_align.training.optimizers import make_row_optimizer
+from big_align.training.row_tables import Table, draw_rows
 
 DENSE, SPARSE, DRAWN = "dense", "sparse", "drawn"
 CONTENDERS = (DENSE, SPARSE, DRAWN)

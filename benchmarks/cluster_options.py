@@ -24,11 +24,11 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np
 
-from big_align.clusters.cluster_embeddings import Plan, find_centers, write_labels
-from big_align.clusters.nearest_centers import NearestCenters
 from big_align.configs.common import data_dir
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
 from big_align.parallel.meshes import make_mesh
+from big_align.use.clusters.cluster_embeddings import Plan, find_centers, write_labels
+from big_align.use.clusters.nearest_centers import NearestCenters
 
 CANDIDATES = {1: (1, 2, 4), 8: (8, 12, 16)}
 """Candidates by the number of nearest centers: one in k-means, eight for labels."""

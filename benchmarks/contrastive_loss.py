@@ -287,7 +287,7 @@ def plan(options: argparse.Namespace) -> None:
     from jax._src.mesh import AbstractDevice  # what Pallas asks for the number of multiprocessors
     from jax.sharding import AbstractMesh
 
-    from big_align.devices import traced
+    from big_align.parallel.devices import traced
     from big_align.parallel.meshes import batch_sharding, make_mesh, replicated
     from big_align.planning import executed, gpu_topologies, hlo, traffic
 

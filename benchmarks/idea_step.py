@@ -39,9 +39,9 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from big_align.components.models import build_model
-from big_align.components.signatures import make
-from big_align.components.transforms import shape_of_image
+from big_align.config.components.models import build_model
+from big_align.config.components.signatures import make
+from big_align.config.components.transforms import shape_of_image
 from big_align.data.tags.tag_list import TagList, pad_tokens, weigh
 from big_align.models.bert import Bert
 from big_align.models.dual_encoder import DualEncoder

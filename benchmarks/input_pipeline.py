@@ -34,6 +34,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from PIL import Image
 
+from big_align.core.errors import UserError
 from big_align.data.labels.word_net import WordNet
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
@@ -44,7 +45,6 @@ from big_align.data.loading.text_samplers import CaptionSampler
 from big_align.data.sources import tar_source
 from big_align.data.tags import tag_counting, tag_extraction
 from big_align.data.text import tokenizers
-from big_align.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = pathlib.Path(os.environ.get("BIG_ALIGN_DATA", ROOT.parent / "shared" / "data"))

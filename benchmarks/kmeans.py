@@ -32,10 +32,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from big_align.clusters.kmeans import SphericalKMeans
-from big_align.clusters.kmeans_init import Sample, scale_rows, start_centers
-from big_align.clusters.nearest_centers import CHUNK
 from big_align.parallel.meshes import make_mesh
+from big_align.use.clusters.kmeans import SphericalKMeans
+from big_align.use.clusters.kmeans_init import Sample, scale_rows, start_centers
+from big_align.use.clusters.nearest_centers import CHUNK
 
 OURS, SKLEARN, FAISS = "ours", "scikit-learn lloyd", "faiss spherical"
 NOISE = 1.0

@@ -24,8 +24,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import numpy as np
 from search import draw
 
-from big_align.duplicates.twins import Buckets, find_nearest
 from big_align.parallel.meshes import make_mesh
+from big_align.use.duplicates.twins import Buckets, find_nearest
 
 NEAR, PLANTED, NOISE = 0.975, 0.1, 0.2
 

@@ -17,7 +17,7 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# As commands do for themselves (big_align/huge_pages.py): for workers and what tests start.
+# As commands do for themselves (big_align/core/huge_pages.py): for workers and what tests start.
 os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 for flag, value in list_flags(devices=8).items():

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from big_align.configuration.defaults import complete_config
+from big_align.config.defaults import complete_config
 from big_align.data.loading.shuffle import Shuffle
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.digits import digits_source

@@ -301,7 +301,7 @@ OPENIMAGES = {
 """The files of OpenImages that a table is made of."""
 
 LIBRARIES = ("sentence_transformers",)
-"""What blocks of Python import and `.[test]` has not; tests/interop does the same with them."""
+"""What blocks of Python import and `.[test]` has not; tests/weights does the same with them."""
 
 
 @pytest.mark.parametrize("page", python_pages())

@@ -1,7 +1,7 @@
 """A config that trains in seconds: digits, a residual network and one layer of text."""
 
+from big_align.config.defaults import complete_config
 from big_align.configs import common
-from big_align.configuration.defaults import complete_config
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_WORDS
 
 

@@ -23,8 +23,7 @@ if MISSING:  # it is only named in annotations of what follows
 
 from benchmarks.gpu import theirs, ways
 from benchmarks.gpu.session import Call, Row, Session, extra_bytes, measure_turns
-from big_align.devices import choices
-from big_align.devices.compiler_flags import choose_options
+from big_align.core.types import Batch, Objective
 from big_align.models.clip_text import ClipText
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.swin import Swin
@@ -33,12 +32,13 @@ from big_align.objectives.clip import Clip
 from big_align.objectives.mlcd import Mlcd
 from big_align.objectives.unicl import Unicl
 from big_align.parallel.batches import place_batch
+from big_align.parallel.devices import choices
+from big_align.parallel.devices.compiler_flags import choose_options
 from big_align.parallel.meshes import make_mesh
 from big_align.training import optimizers
 from big_align.training.flops import model_flops
 from big_align.training.state import describe_state
 from big_align.training.step import compile_step, make_train_step
-from big_align.types import Batch, Objective
 
 if MISSING:
     del sys.modules[CONFIGS]

@@ -12,8 +12,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from big_align.core.errors import UserError, put_in_a_line, tell_in_a_line
 from big_align.data.examples import BrokenExample, Example, Source, has_keys
-from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 
 THREADS, CHUNK = 32, 64  # that read texts, and how many of these each takes at a time
 

@@ -7,9 +7,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from big_align.core.words import is_space
 from big_align.data.files import NotText, decode, split_lines
 from big_align.data.json_texts import NotJson, parse_json
-from big_align.words import is_space
 
 NO_LABEL = -1
 DIGITS = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # `int` also takes "1_0" and other scripts

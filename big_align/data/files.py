@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+from big_align.core.errors import MissingFile, UserError
+from big_align.core.regular_files import MEMBER_MAX, open_given, open_regular
 from big_align.data import tensorflow_on_cpu
 from big_align.data.remote.fsspec_files import open_filesystem
 from big_align.data.remote.opened_file import OpenedFile
-from big_align.disk.regular_files import MEMBER_MAX, open_given, open_regular
-from big_align.errors import MissingFile, UserError
 
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",

@@ -4,8 +4,8 @@ import collections
 import json
 from typing import Any
 
+from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import files
-from big_align.errors import UserError, put_in_a_line
 
 DEEPEST = 100
 """Lists and objects inside of each other; what goes through them calls itself for each."""

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from absl import logging
 
+from big_align.core.errors import UserError
 from big_align.data import examples, files
-from big_align.errors import UserError
 
 UNPACKED_MIN = 2**28  # bytes that any row group may unpack to
 UNPACKED_MAX = 100  # times what it takes in the file: encoded images hardly shrink, zeros do

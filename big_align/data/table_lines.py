@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import columns, files
 from big_align.data.examples import IMAGE_EXTENSIONS
-from big_align.errors import UserError, put_in_a_line
 
 LINE_MAX = 2**24  # characters; anything longer is not a line of a table
 BUFFER = 2**20  # bytes that are read at a time

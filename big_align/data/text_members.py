@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from big_align.core.errors import UserError
 from big_align.data import examples
-from big_align.errors import UserError
 
 LANGUAGES = re.compile(r"([^{}]*)\{([^{}]*)\}([^{}]*)")
 

@@ -14,12 +14,12 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
-from big_align.devices import traced
-from big_align.distributed import agreement
-from big_align.errors import UserError
+from big_align.core.errors import UserError
+from big_align.core.types import Batch, ModelState, Params
 from big_align.parallel.batches import place_batch, process_rows
+from big_align.parallel.devices import traced
+from big_align.parallel.distributed import agreement
 from big_align.parallel.meshes import replicated
-from big_align.types import Batch, ModelState, Params
 
 REMEDIES = {
     "image_features": "evaluate its embeddings in place of the features: what='embedding'",

@@ -10,21 +10,21 @@ import numpy as np
 import optax
 from jaxtyping import Float
 
+from big_align.core.errors import UserError
+from big_align.core.nodes import Node
+from big_align.core.types import Params
 from big_align.data.derived.relabeled_source import choose_classes, join_labels
 from big_align.data.examples import Source
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import LabeledFeatures, read_kinds
 from big_align.evaluators.few_shot import Sets, draw_shots, number_classes
 from big_align.evaluators.linear_probe import rate
 from big_align.evaluators.scores import accuracy
 from big_align.evaluators.zero_shot import check_named, embed_classes, warn_of_alike
-from big_align.nodes import Node
 from big_align.parallel.batches import place_batch, process_rows
 from big_align.parallel.meshes import replicated
-from big_align.types import Params
 
 TEXT_SIDE = ("text", "project_text")
 """The text encoder's parameters within those of a dual encoder."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
 from big_align.data.labels.classes import ClassList
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
@@ -22,7 +23,6 @@ from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, describe_dire
 from big_align.objectives.parts.encoders import TwoTowers, real_texts
 from big_align.objectives.parts.temperature import LogScale
 from big_align.parallel.shards import concatenate_rows
-from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 DIRECTIONS = ("both", "image_to_text", "all")
 

@@ -5,8 +5,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Int
 
+from big_align.core.types import Batch
 from big_align.parallel.meshes import batch_sharding
-from big_align.types import Batch
 
 
 def process_rows(mesh: Mesh, batch_size: int, process: int | None = None) -> Int[np.ndarray, " r"]:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from big_align.devices.device_order import arrange_devices
+from big_align.parallel.devices.device_order import arrange_devices
 
 BATCH_AXES = ("data", "fsdp")
 

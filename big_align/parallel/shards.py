@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, PartitionSpec
 from jaxtyping import Array, Int
 
-from big_align.devices.traced import weights_on
+from big_align.parallel.devices.traced import weights_on
 from big_align.parallel.meshes import batch_sharding
 
 

@@ -19,14 +19,16 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from big_align.configuration.plain_fields import check_values
-from big_align.devices import choices
-from big_align.devices.compilation import compile_lowered
-from big_align.devices.compiler_flags import choose_effort
-from big_align.devices.rematerialization import LEVELS, auto_is
-from big_align.errors import UserError
+from big_align.config.plain_fields import check_values
+from big_align.core.errors import UserError
+from big_align.core.types import Objective
+from big_align.core.whole_files import write_whole
 from big_align.objectives.parts.encoders import FEATURES
 from big_align.parallel.batches import explain_division
+from big_align.parallel.devices import choices
+from big_align.parallel.devices.compilation import compile_lowered
+from big_align.parallel.devices.compiler_flags import choose_effort
+from big_align.parallel.devices.rematerialization import LEVELS, auto_is
 from big_align.parallel.meshes import batch_sharding, make_mesh
 from big_align.planning import gpu_topologies, stand_ins
 from big_align.planning.machines import Machine, find_machine
@@ -36,8 +38,6 @@ from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import take_settings
 from big_align.runs.program import build_program
 from big_align.training import flops
-from big_align.types import Objective
-from big_align.whole_files import write_whole
 
 
 def main(folder: Path) -> int:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import boundary, examples
 from big_align.data.images import decoding
 from big_align.data.images.decoding import MAX_PIXELS, to_rgb
-from big_align.errors import UserError, put_in_a_line
 from big_align.prepare.inputs import FileRows, Inputs, Stretch
 from big_align.prepare.text_rules import normalize_text
 

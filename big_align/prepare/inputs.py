@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from big_align.components import source_flags, tables
-from big_align.components.signatures import lookup, make_named
+from big_align.config.components import source_flags, tables
+from big_align.config.components.signatures import lookup, make_named
+from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import files, listing
 from big_align.data.examples import Source
 from big_align.data.row_groups import open_table
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.errors import UserError, put_in_a_line
 from big_align.prepare.rules import draw_order
 
 BY_FILE = ("tar", "parquet", "tfrecord", "csv", "imagefolder", "coco")

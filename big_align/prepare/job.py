@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.progress import make_bar
 from big_align.data import boundary
 from big_align.data.examples import BrokenExample, Source, language_of
-from big_align.errors import UserError, put_in_a_line
 from big_align.prepare import steps, storage
 from big_align.prepare.examination import examine_example
 from big_align.prepare.inputs import rename_flags, sample_files
@@ -18,7 +19,6 @@ from big_align.prepare.rules import ORDER
 from big_align.prepare.sampling import NO_LANGUAGE
 from big_align.prepare.shards import name_shard
 from big_align.prepare.statistics import make_statistics
-from big_align.progress import make_bar
 
 WAVE_BYTES = 2**32  # images of the shards that are written at a time on one machine
 POLL = 0.5  # seconds

@@ -9,7 +9,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 from apache_beam.runners.runner import create_runner
 
-from big_align.errors import UserError, put_in_a_line, suggest
+from big_align.core.errors import UserError, put_in_a_line, suggest
 from big_align.prepare import steps, storage, transforms
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan

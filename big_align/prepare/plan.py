@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from big_align.errors import put_in_a_line
+from big_align.core.errors import put_in_a_line
 from big_align.prepare import sketch, storage, text_rules
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import CHUNK, Inputs, Stretch

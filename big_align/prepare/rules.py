@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.prepare import text_rules
 
 DUPLICATES = ("merge", "first", "keep")

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from big_align.disk.regular_files import map_array
-from big_align.errors import UserError
+from big_align.core.errors import UserError
+from big_align.core.regular_files import map_array
 from big_align.prepare import storage
 
 WORD = 4  # bytes of a hash for each row

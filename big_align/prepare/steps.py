@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from big_align.core.errors import UserError, put_in_a_line, tell_in_a_line
 from big_align.data import boundary, files
 from big_align.data.column_values import spell_halves
 from big_align.data.examples import BLANK
 from big_align.data.json_texts import parse_json
-from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 from big_align.prepare import inputs as inputs_of
 from big_align.prepare import shards, storage
 from big_align.prepare.examination import encode_member, examine_stretch, find_ending, find_kind

@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from big_align import whole_files
+from big_align.core import whole_files
+from big_align.core.errors import UserError
+from big_align.core.regular_files import open_given
 from big_align.data.json_texts import NotJson, parse_json
-from big_align.disk.regular_files import open_given
-from big_align.errors import UserError
 
 AGAIN = "delete it, and it is made again"
 

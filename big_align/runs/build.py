@@ -12,24 +12,24 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Int
 
-from big_align.components.models import build_model
-from big_align.components.pipelines import build_pipeline
-from big_align.components.signatures import advise, list_settable, lookup, make, without
-from big_align.components.tables import EVALUATORS, OBJECTIVES
-from big_align.components.transforms import shape_of_image
-from big_align.configuration.class_templates import find_trained
-from big_align.configuration.places import source_fields
+from big_align.config.class_templates import find_trained
+from big_align.config.components.models import build_model
+from big_align.config.components.pipelines import build_pipeline
+from big_align.config.components.signatures import advise, list_settable, lookup, make, without
+from big_align.config.components.tables import EVALUATORS, OBJECTIVES
+from big_align.config.components.transforms import shape_of_image
+from big_align.config.places import source_fields
+from big_align.core.errors import ConfigError, MissingCheckpoint
+from big_align.core.nodes import Node
+from big_align.core.types import Evaluator, Objective, SavedPart, TrainingData
 from big_align.data.examples import Source, describe_shards
 from big_align.data.loading.text_samplers import text_shape_of
 from big_align.data.tags.tag_extraction import NO_TAG
 from big_align.data.tags.tag_list import read_tag_list
 from big_align.data.tf_data.batch_values import Limits
-from big_align.distributed import agreement
-from big_align.errors import ConfigError, MissingCheckpoint
-from big_align.nodes import Node
 from big_align.objectives.parts.mixing import MixedLabels
+from big_align.parallel.distributed import agreement
 from big_align.parallel.meshes import make_mesh
-from big_align.row_tables import RowOptimizer
 from big_align.runs import dataset
 from big_align.runs.command_line import load_config
 from big_align.runs.providers import Context, provide
@@ -37,8 +37,8 @@ from big_align.runs.streams import build_loader, check_class_texts, make_tokeniz
 from big_align.training import optimizers
 from big_align.training.logs.directions import UNSAID, Said, read_said
 from big_align.training.logs.evaluations import read_evaluations
+from big_align.training.row_tables import RowOptimizer
 from big_align.training.saving.checkpoint import Checkpointer
-from big_align.types import Evaluator, Objective, SavedPart, TrainingData
 
 FIRST = "first"
 """Folder of a workdir that holds the first run."""

@@ -11,16 +11,16 @@ import jax
 import optax
 from flax import traverse_util
 
-from big_align.components.signatures import advise, make
-from big_align.components.transforms import check_repeatable, shape_of_image
+from big_align.config.components.signatures import advise, make
+from big_align.config.components.transforms import check_repeatable, shape_of_image
+from big_align.core.errors import ConfigError
+from big_align.core.nodes import Node
 from big_align.data.examples import Source
 from big_align.data.loading.settings import CachedFeatures
 from big_align.data.precomputed.shard_files import INDEX
-from big_align.distributed import agreement
-from big_align.errors import ConfigError
 from big_align.evaluators.embedder import Embedder
-from big_align.nodes import Node
 from big_align.objectives.parts.encoders import FEATURES
+from big_align.parallel.distributed import agreement
 from big_align.parallel.meshes import make_mesh, replicated
 from big_align.runs import build, dataset
 from big_align.runs.embed_captions import embed_captions

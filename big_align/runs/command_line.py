@@ -19,15 +19,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from big_align import library_messages
-from big_align.configuration.config_files import CONFIG_JSON, list_packaged
-from big_align.configuration.defaults import complete_config
-from big_align.configuration.help_text import WIDTH, format_fields, format_lines
-from big_align.configuration.home_folder import expand_home
-from big_align.configuration.overrides import ConfigParser, read_overrides
-from big_align.devices.chips import GPU_FRACTION
-from big_align.distributed import processes
-from big_align.errors import Stopped, UserError, suggest
+from big_align.config.config_files import CONFIG_JSON, list_packaged
+from big_align.config.defaults import complete_config
+from big_align.config.help_text import WIDTH, format_fields, format_lines
+from big_align.config.home_folder import expand_home
+from big_align.config.overrides import ConfigParser, read_overrides
+from big_align.core import library_messages
+from big_align.core.errors import Stopped, UserError, suggest
+from big_align.parallel.devices.chips import GPU_FRACTION
+from big_align.parallel.distributed import processes
 from big_align.reports.starts import compare_configs, find_folder
 
 WRONG_USAGE = 2

@@ -9,15 +9,15 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
+from big_align.core.errors import UserError
+from big_align.core.progress import make_bar
 from big_align.data import boundary
 from big_align.data.examples import BrokenExample, Source
 from big_align.data.loading.broken import BrokenTally
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.shard_files import CAPTIONS
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
-from big_align.progress import make_bar
 
 BATCHES = 16
 """Batches of captions that are embedded at a time, those of similar length together."""

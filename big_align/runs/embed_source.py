@@ -13,19 +13,19 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float
 from tqdm import tqdm
 
-from big_align.components.transforms import check_repeatable, shape_of_image
+from big_align.config.components.transforms import check_repeatable, shape_of_image
+from big_align.core.errors import UserError
+from big_align.core.progress import make_bar
 from big_align.data.examples import Example, Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.shard_files import EMBEDDINGS
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
-from big_align.interop.formats.pretrained import Pretrained
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.align import Align
 from big_align.parallel.meshes import make_mesh, replicated
-from big_align.progress import make_bar
+from big_align.weights.formats.pretrained import Pretrained
 
 VERBS = {
     "embedding": ("embed_image",),

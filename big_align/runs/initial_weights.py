@@ -11,14 +11,22 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from big_align.components.from_init import FROM_INIT
-from big_align.configuration.defaults import complete_config
+from big_align.config.components.from_init import FROM_INIT
+from big_align.config.defaults import complete_config
+from big_align.core.errors import ConfigError, WeightsMismatch, suggest
+from big_align.core.module_paths import fits, split_path
+from big_align.core.nodes import Node
+from big_align.core.types import Objective, Params
 from big_align.data.package_files import check_installed, locate
 from big_align.data.precomputed.embedding_files import read_centers
 from big_align.data.precomputed.shard_files import read_index
-from big_align.distributed import agreement
-from big_align.errors import ConfigError, WeightsMismatch, suggest
-from big_align.interop.transfer.settings import (
+from big_align.models.dual_encoder import TOWERS, DualEncoder
+from big_align.parallel.distributed import agreement
+from big_align.runs import build, dataset, restore, workdir
+from big_align.runs.program import Program
+from big_align.training.row_tables import Table, place_centers
+from big_align.training.state import TrainState, replace_weights
+from big_align.weights.transfer.settings import (
     COLORS,
     PROJECTIONS,
     describe_differences,
@@ -28,15 +36,7 @@ from big_align.interop.transfer.settings import (
     inherit_tower,
     list_names,
 )
-from big_align.interop.transfer.tables import belongs, count_leading, fit_table, place_arrays
-from big_align.models.dual_encoder import TOWERS, DualEncoder
-from big_align.module_paths import fits, split_path
-from big_align.nodes import Node
-from big_align.row_tables import Table, place_centers
-from big_align.runs import build, dataset, restore, workdir
-from big_align.runs.program import Program
-from big_align.training.state import TrainState, replace_weights
-from big_align.types import Objective, Params
+from big_align.weights.transfer.tables import belongs, count_leading, fit_table, place_arrays
 
 Flat = dict[str, np.ndarray]
 INIT = ("all", "image", "text")

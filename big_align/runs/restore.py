@@ -13,19 +13,21 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from big_align.components.signatures import advise
-from big_align.configuration.config_files import CONFIG_JSON, read_config
-from big_align.configuration.defaults import complete_config
-from big_align.configuration.fields import describe_fields
-from big_align.disk.regular_files import read_regular
-from big_align.errors import (
+from big_align.config.components.signatures import advise
+from big_align.config.config_files import CONFIG_JSON, read_config
+from big_align.config.defaults import complete_config
+from big_align.config.fields import describe_fields
+from big_align.core.errors import (
     CheckpointMismatch,
     ConfigError,
     MissingCheckpoint,
     UserError,
     put_in_a_line,
 )
-from big_align.nodes import Node
+from big_align.core.nodes import Node
+from big_align.core.regular_files import read_regular
+from big_align.core.types import Objective
+from big_align.core.whole_files import write_whole
 from big_align.reports.starts import compare_configs
 from big_align.runs import build
 from big_align.training.health.rewinds import SPREADS
@@ -35,8 +37,6 @@ from big_align.training.saving.checkpoint import ATTEMPTS
 from big_align.training.saving.retention import Which
 from big_align.training.saving.step_folders import find_folder, list_steps, read_record
 from big_align.training.state import describe_state
-from big_align.types import Objective
-from big_align.whole_files import write_whole
 
 SIZES = "sizes"
 """What the sizes of the training data are called in the record of a checkpoint."""

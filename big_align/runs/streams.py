@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from big_align.components.signatures import advise, lookup, make
-from big_align.components.source_flags import write_source_flags
-from big_align.components.tables import TOKENIZERS
+from big_align.config.components.signatures import advise, lookup, make
+from big_align.config.components.source_flags import write_source_flags
+from big_align.config.components.tables import TOKENIZERS
+from big_align.core.errors import ConfigError, FieldError
+from big_align.core.nodes import Given, Node
 from big_align.data import files
 from big_align.data.examples import Source
 from big_align.data.labels.prompts import choose_templates, fill_class_templates
@@ -32,8 +34,6 @@ from big_align.data.package_files import locate
 from big_align.data.precomputed.joins import open_joins
 from big_align.data.tags.tag_extraction import Tagger
 from big_align.data.text.language_counts import count_mixed_languages
-from big_align.errors import ConfigError, FieldError
-from big_align.nodes import Given, Node
 from big_align.runs import dataset
 
 

@@ -17,18 +17,19 @@ import jax
 from clu import parameter_overview
 from jax.sharding import Mesh
 
-from big_align import whole_files
-from big_align.components.signatures import make
-from big_align.configuration.kept_files import keep_files
+from big_align.config.components.signatures import make
+from big_align.config.kept_files import keep_files
+from big_align.core import whole_files
+from big_align.core.errors import Rewound, Stopped
+from big_align.core.types import Evaluator, Objective, TrainingData
 from big_align.data.precomputed.embedding_files import ClusterFolder
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.devices.compilation import use_cache
-from big_align.distributed import agreement
-from big_align.errors import Rewound, Stopped
 from big_align.evaluators.embedder import Embedder
-from big_align.exhibits.clusters import show_clusters
-from big_align.exhibits.exhibit import Show
+from big_align.evaluators.exhibits.clusters import show_clusters
+from big_align.evaluators.exhibits.exhibit import Show
 from big_align.parallel.batches import place_batch, process_rows
+from big_align.parallel.devices.compilation import use_cache
+from big_align.parallel.distributed import agreement
 from big_align.reports import report, starts
 from big_align.reports.gallery import Gallery
 from big_align.runs import build, check, dataset, restore
@@ -50,7 +51,6 @@ from big_align.training.saving.ownership import own
 from big_align.training.saving.step_folders import read_record
 from big_align.training.state import TrainState
 from big_align.training.stopping import StopSignals
-from big_align.types import Evaluator, Objective, TrainingData
 
 PREPARING = "stopped on request before the first step; the same command continues"
 

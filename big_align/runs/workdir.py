@@ -17,19 +17,19 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from big_align import interop
-from big_align.components.models import build_model
-from big_align.configuration import class_templates
-from big_align.configuration.config_files import CONFIG_JSON, read_config
-from big_align.configuration.kept_files import check_vocabulary, use_kept_files
+from big_align.config import class_templates
+from big_align.config.components.models import build_model
+from big_align.config.config_files import CONFIG_JSON, read_config
+from big_align.config.kept_files import check_vocabulary, use_kept_files
+from big_align.core.errors import MissingCheckpoint, UserError
+from big_align.core.types import Objective, Params
 from big_align.data.labels.classes import ClassList
-from big_align.errors import MissingCheckpoint, UserError
-from big_align.interop.formats.preprocessing import Preprocessing
-from big_align.interop.formats.pretrained import Classifier, Pretrained
-from big_align.interop.formats.text_files import read_json
 from big_align.runs import build, dataset, restore
 from big_align.training.saving.retention import BEST, Which
 from big_align.training.saving.step_folders import FOLDER, find_folder
-from big_align.types import Objective, Params
+from big_align.weights.formats.preprocessing import Preprocessing
+from big_align.weights.formats.pretrained import Classifier, Pretrained
+from big_align.weights.formats.text_files import read_json
 
 BIAS = "bias"
 """An objective's parameter that is added to scaled cosines, where it decides about each pair."""

@@ -86,10 +86,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def cluster(options: argparse.Namespace) -> None:
     """Clusters, and prints what was done."""
-    from big_align.clusters import cluster_embeddings
     from big_align.data.precomputed.embedding_files import EmbeddingFolder
-    from big_align.distributed import agreement, processes
+    from big_align.parallel.distributed import agreement, processes
     from big_align.parallel.meshes import make_mesh
+    from big_align.use.clusters import cluster_embeddings
 
     if options.distributed:
         processes.join_processes()

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from big_align import library_messages, whole_files
-from big_align.configuration.home_folder import expand_home
-from big_align.distributed import processes
-from big_align.errors import Stopped, UserError
+from big_align.config.home_folder import expand_home
+from big_align.core import library_messages, whole_files
+from big_align.core.errors import Stopped, UserError
+from big_align.parallel.distributed import processes
 
 
 def split_names(text: str) -> list[str]:

@@ -17,10 +17,10 @@ import sys
 
 import jax
 
-from big_align.interop import api
-from big_align.interop.formats.pretrained import Pretrained
 from big_align.runs import workdir
 from big_align.tools import command
+from big_align.weights import api
+from big_align.weights.formats.pretrained import Pretrained
 
 
 def main(arguments: list[str] | None = None) -> int:

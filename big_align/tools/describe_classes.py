@@ -15,11 +15,11 @@ classes have no description.
 import argparse
 import sys
 
+from big_align.core.whole_files import check_file
 from big_align.data.labels import descriptions
 from big_align.data.labels.classes import read_classes, write_classes
 from big_align.data.labels.word_net import WordNet
 from big_align.tools import command
-from big_align.whole_files import check_file
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

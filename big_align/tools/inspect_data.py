@@ -51,12 +51,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
     """Looks at every part of the data, prints the numbers and writes the page."""
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
+    from big_align.core.whole_files import check_file, write_whole
     from big_align.plots import data_page
     from big_align.runs import build, dataset
     from big_align.runs.command_line import load_config
     from big_align.runs.initial_weights import take_settings
-    from big_align.whole_files import check_file, write_whole
 
     if not (options.examples == "all" or options.examples.isdecimal() and int(options.examples)):
         raise UserError(f"--examples={options.examples} is neither a number above 0 nor all")
@@ -88,7 +88,7 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
 
 
 def _inspect_part(config: Any, part: Any, source: Any, tokenizer: Any, options: Any) -> Any:
-    from big_align.components import signatures, tables, transforms
+    from big_align.config.components import signatures, tables, transforms
     from big_align.data.labels.prompts import choose_templates
     from big_align.data.labels.templates import fill_templates
     from big_align.data.loading import inspection

@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
     """Compiles what is asked for, and prints it; returns 0 if any fits, 3 if none does."""
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
     from big_align.planning import host_speed
     from big_align.runs.command_line import load_config
 
@@ -174,7 +174,7 @@ def _compile(
 
 def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:
     """Tries choices; shows each when it is done, and the cheapest at the end."""
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
     from big_align.planning import search
     from big_align.planning.machines import count_devices
     from big_align.planning.report import format_comparison, format_report
@@ -206,7 +206,7 @@ def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:
 
 def _compare(options, overrides, speed, show) -> list[dict[str, Any]]:
     """Compiles for several machines, and shows each when it is done."""
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
     from big_align.planning.machines import count_chips, same_size
     from big_align.planning.report import format_comparison
 

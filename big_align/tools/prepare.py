@@ -21,7 +21,7 @@ from typing import Any
 
 from absl import logging
 
-from big_align.errors import UserError, suggest
+from big_align.core.errors import UserError, suggest
 from big_align.prepare import rules as rules_of
 from big_align.prepare.shards import FORMATS
 from big_align.tools import command

@@ -48,16 +48,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 def serve(options: argparse.Namespace) -> None:
     """Serves until it is stopped."""
+    from big_align.core.errors import UserError
     from big_align.data.images.decoding import MAX_PIXELS
-    from big_align.errors import UserError
 
     try:
         import uvicorn
 
-        from big_align.search import server
+        from big_align.use.search import server
     except ImportError as error:
         raise UserError(f"{error.name} is missing: pip install -e '.[serve]'") from error
-    from big_align.search.search_index import load_index
+    from big_align.use.search.search_index import load_index
 
     local = options.host in server.LOOPBACK
     if not local and len(options.token or "") < TOKEN_LEAST:

@@ -22,15 +22,15 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from big_align.components.source_flags import add_source_flags, open_source
+from big_align.config.components.source_flags import add_source_flags, open_source
+from big_align.core.errors import UserError
+from big_align.core.regular_files import map_array
 from big_align.data.boundary import name_example
 from big_align.data.examples import Source
 from big_align.data.images.image_ops import Transform
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
 from big_align.data.precomputed.shard_files import list_shards
-from big_align.disk.regular_files import map_array
-from big_align.errors import UserError
-from big_align.exhibits.clusters import Place, find_examples
+from big_align.evaluators.exhibits.clusters import Place, find_examples
 from big_align.plots import cluster_pictures
 from big_align.runs import workdir
 from big_align.tools import command

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-    from big_align.inference.loaded_model import LoadedModel
+    from big_align.use.inference.loaded_model import LoadedModel
 
 from big_align.tools import command
 
@@ -60,12 +60,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def show(options: argparse.Namespace) -> None:
     """Embeds the names with every model and writes the picture."""
+    from big_align.core.errors import UserError
     from big_align.data.labels.classes import read_classes
     from big_align.data.labels.prompts import choose_templates, fill_class_templates
-    from big_align.errors import UserError
-    from big_align.inference.loaded_model import load
     from big_align.plots.picture_files import check_picture
     from big_align.plots.tsne_pictures import Concepts, draw_concepts
+    from big_align.use.inference.loaded_model import load
 
     check_picture(options.output)
     if options.most < 1:
@@ -125,7 +125,7 @@ def find_queries(given: str | None, names: tuple[str, ...], where: str) -> list[
     Raises:
       UserError: a name is not in the list.
     """
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
 
     wanted = command.split_names(given or "")
     for name in wanted:

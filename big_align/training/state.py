@@ -12,11 +12,11 @@ from flax import struct, traverse_util
 from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
+from big_align.core.types import ModelState, Objective, Params
 from big_align.parallel.logical_axes import state_shardings
 from big_align.parallel.meshes import replicated
-from big_align.row_tables import RowOptimizer, Table
 from big_align.training.initialization import Fresh
-from big_align.types import ModelState, Objective, Params
+from big_align.training.row_tables import RowOptimizer, Table
 
 
 @struct.dataclass

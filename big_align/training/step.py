@@ -23,14 +23,14 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from big_align.devices import traced
-from big_align.devices.compilation import compile_lowered
-from big_align.distributed import agreement
+from big_align.core.types import Batch, Metrics, ModelState, Objective, Outputs, Params
+from big_align.parallel.devices import traced
+from big_align.parallel.devices.compilation import compile_lowered
+from big_align.parallel.distributed import agreement
 from big_align.parallel.meshes import batch_sharding, microbatch_sharding, replicated
-from big_align.row_tables import Drawn, RowOptimizer, join_rows, split_rows
 from big_align.training.optimizers import frozen_mask, update_average
+from big_align.training.row_tables import Drawn, RowOptimizer, join_rows, split_rows
 from big_align.training.state import TrainState
-from big_align.types import Batch, Metrics, ModelState, Objective, Outputs, Params
 
 Rows = dict[str, Array]  # the drawn rows of each table [n d]
 Gradients = tuple[Params, ModelState, Float[Array, ""], Metrics, Rows]

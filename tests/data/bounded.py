@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from mutations import KINDS
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 SECONDS, MEGABYTES = 10, 700
 ROOM = 2**31  # bytes of addresses that a call may add: threads take much that they never touch

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from big_align.core.errors import UserError
 from big_align.data.package_files import check_installed, locate
 from big_align.data.text.tokenizers import list_wordpieces
-from big_align.errors import UserError
-from big_align.interop import read
+from big_align.weights import read
 
 
 @pytest.fixture

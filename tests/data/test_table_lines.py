@@ -8,10 +8,10 @@ import tracemalloc
 
 import pytest
 
+from big_align.core.errors import UserError
 from big_align.data import files, table_lines
 from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.image_folder import JsonObjectsSource
-from big_align.errors import UserError
 from tests.data.samples import encode_image, make_pixels
 
 BAD = [b'"0.png","an open quote', b"0.png,\xff", b"0.png", b"0.png,a,b", b",no image",

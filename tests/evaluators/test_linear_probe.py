@@ -6,7 +6,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression as Reference
 from sklearn.multiclass import OneVsRestClassifier
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.evaluators import linear_probe
 from big_align.evaluators.classifiers import logistic_regression
 from big_align.evaluators.classifiers.logistic_regression import (

@@ -10,7 +10,7 @@ import pytest
 from big_align.losses.cluster_discrimination import mlc_loss, mlcd_loss, unicom_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.parallel.meshes import make_mesh
-from big_align.row_tables import draw_rows, pad_rows
+from big_align.training.row_tables import draw_rows, pad_rows
 
 PLAIN = {"mlcd": mlcd_loss, "mlc": mlc_loss, "unicom": unicom_loss}
 B, K, L, D, SCALE, MARGIN = 13, 61, 4, 6, 5.0, 0.3

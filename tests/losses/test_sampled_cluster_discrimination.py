@@ -10,7 +10,7 @@ import pytest
 from big_align.losses.cluster_discrimination import mlc_loss, mlcd_loss, unicom_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.parallel import meshes
-from big_align.row_tables import draw_rows, pad_rows
+from big_align.training.row_tables import draw_rows, pad_rows
 
 PLAIN = {"mlcd": mlcd_loss, "mlc": mlc_loss, "unicom": unicom_loss}
 OPTIONS = {"scale": 6.0, "margin": 0.3}

@@ -12,7 +12,6 @@ from drawn_variables import draw_variables
 from mapped_weights import load_mapped
 from safetensors.numpy import load_file
 
-from big_align.interop.tables import dual_encoder as tables
 from big_align.models import dual_encoder
 from big_align.models.bert import Bert
 from big_align.models.clip_text import ClipText
@@ -20,6 +19,7 @@ from big_align.models.dual_encoder import DualEncoder
 from big_align.models.efficientnet import EfficientNet
 from big_align.models.embedding_table import EmbeddingTable
 from big_align.models.vit import ViT
+from big_align.weights.tables import dual_encoder as tables
 
 
 def make_model(**settings):

@@ -12,10 +12,10 @@ import pytest
 from drawn_variables import draw_variables
 from mapped_weights import load_mapped
 
-from big_align.interop.tables.efficientnet import EFFICIENTNET
 from big_align.models import efficientnet
 from big_align.models.efficientnet import EfficientNet
 from big_align.models.parts import layers
+from big_align.weights.tables.efficientnet import EFFICIENTNET
 
 IMAGE = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
 

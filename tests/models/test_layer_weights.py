@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-from big_align.devices import traced
 from big_align.models.bert import Bert
 from big_align.models.efficientnet import EfficientNet
 from big_align.models.ml_decoder import MLDecoder
@@ -20,6 +19,7 @@ from big_align.models.parts.layers import Dense
 from big_align.models.swin import Swin
 from big_align.models.vit import ViT
 from big_align.parallel.batches import place_batch
+from big_align.parallel.devices import traced
 from big_align.parallel.logical_axes import state_shardings
 from tests import tiny
 from tests.device_counts import DEVICES

@@ -9,10 +9,10 @@ import pytest
 from drawn_variables import draw_variables
 from mapped_weights import check_published_shapes, load_mapped
 
-from big_align.interop.tables.efficientnet import EFFICIENTNET, TIMM_EFFICIENTNET
-from big_align.interop.tables.resnet import RESNET, TIMM_RESNET
 from big_align.models.efficientnet import EfficientNet
 from big_align.models.resnet import ResNet
+from big_align.weights.tables.efficientnet import EFFICIENTNET, TIMM_EFFICIENTNET
+from big_align.weights.tables.resnet import RESNET, TIMM_RESNET
 
 
 def test_golden_numbers(reference_dir):

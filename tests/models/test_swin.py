@@ -11,11 +11,11 @@ from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import check_published_shapes, load_mapped
 
-from big_align.devices import traced
-from big_align.interop.tables.swin import SWIN, TIMM_SWIN
 from big_align.models import swin
 from big_align.models.swin import Merge, Swin, SwinBlock
+from big_align.parallel.devices import traced
 from big_align.parallel.meshes import batch_sharding, make_mesh
+from big_align.weights.tables.swin import SWIN, TIMM_SWIN
 
 TINY = Swin(width=8, depths=(2, 2), heads=(2, 4), window=4)
 

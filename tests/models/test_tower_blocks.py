@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from drawn_variables import draw_variables
 
-from big_align.devices import rematerialization, traced
 from big_align.models.bert import Bert
 from big_align.models.clip_text import ClipText
 from big_align.models.parts import layers
 from big_align.models.resnet import ResNet
 from big_align.models.vit import ViT
+from big_align.parallel.devices import rematerialization, traced
 from tests import tiny
 
 SMALL = {"width": 16, "depth": 3, "mlp_dim": 32, "heads": 2}

@@ -10,10 +10,10 @@ from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import check_published_shapes, load_mapped
 
-from big_align.interop.tables import vit as tables
 from big_align.models.parts import attention
 from big_align.models.parts.transformer import TransformerBlock
 from big_align.models.vit import ViT, grid_angles
+from big_align.weights.tables import vit as tables
 
 CLIP = {"input_norm": True, "patch_bias": False, "layer_norm_eps": 1e-5}
 SMALL = {"variant": "ti/8", "width": 16, "depth": 1, "mlp_dim": 16, "heads": 2}

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align.module_paths import fits
+from big_align.core.module_paths import fits
 from big_align.objectives.align import Align
 from big_align.parallel.batches import place_batch
 from big_align.runs.providers import lock_frozen

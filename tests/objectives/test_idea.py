@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align.components.signatures import make
+from big_align.config.components.signatures import make
 from big_align.data.tags.tag_list import make_tag_list
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.losses.contrastive import contrastive_loss

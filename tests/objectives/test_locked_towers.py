@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align.errors import ConfigError, UserError
+from big_align.core.errors import ConfigError, UserError
 from big_align.objectives.align import Align
 from big_align.objectives.clip import Clip
 from big_align.objectives.cross_entropy import CrossEntropy

@@ -9,15 +9,15 @@ import pytest
 from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from big_align.devices import chips, compiler_flags, traced
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.models.resnet import ResNet
 from big_align.models.vit import ViT
 from big_align.parallel import meshes
+from big_align.parallel.devices import chips, compiler_flags, traced
 from big_align.planning import gpu_topologies
 from big_align.planning.executed import count_executed_flops
 from big_align.planning.hlo import parse_program
-from tests.kernels.test_pair_tiles import needs_mosaic
+from tests.parallel.kernels.test_pair_tiles import needs_mosaic
 
 needs_compiler = pytest.mark.skipif(
     not gpu_topologies.has_compiler(), reason="JAX for CUDA: pip install '.[cuda]'"

@@ -24,8 +24,8 @@ from raw_pairs import (
     write_parquet,
 )
 
+from big_align.core.errors import UserError
 from big_align.data.sources.tar_source import TarSource
-from big_align.errors import UserError
 from big_align.prepare import job, storage
 from big_align.prepare.examination import identify_image
 from big_align.prepare.inputs import find_inputs

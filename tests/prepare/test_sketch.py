@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from raw_pairs import SMALL, read_output
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.prepare import sketch, text_rules
 from big_align.prepare.inputs import find_inputs
 from big_align.prepare.plan import JobPlan

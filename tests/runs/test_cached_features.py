@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from big_align import interop
+from big_align.core.errors import BrokenDataError, ConfigError, UserError, WeightsMismatch
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.precomputed.joins import choose_captions, open_joins
-from big_align.distributed import agreement
-from big_align.errors import BrokenDataError, ConfigError, UserError, WeightsMismatch
+from big_align.parallel.distributed import agreement
 from big_align.runs import build, cached_features, check, train
 from big_align.runs.cached_features import cache_features
 from big_align.runs.command_line import load_config

@@ -6,9 +6,9 @@ import textwrap
 import numpy as np
 import pytest
 
-from big_align.components.signatures import list_given, make
+from big_align.config.components.signatures import list_given, make
+from big_align.core.errors import ConfigError
 from big_align.data.sources.digits import DIGIT_WORDS
-from big_align.errors import ConfigError
 from big_align.evaluators.retrieval import Retrieval
 from big_align.runs import build, check, evaluate, train
 from big_align.runs.command_line import load_config
@@ -161,7 +161,7 @@ def test_an_argument_without_a_provider_is_named():
 
 def test_fields_are_on_the_command_line(config):
     """What a signature leaves at its default is a field of the config; what is given is none."""
-    from big_align.configuration.defaults import complete_config
+    from big_align.config.defaults import complete_config
 
     objective = complete_config(config).objective
     assert objective.to_dict() == {"name": "outside:Pull", "strength": 1.0}

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from big_align.errors import ConfigError, Stopped
+from big_align.core.errors import ConfigError, Stopped
 from big_align.runs import check, train
 from big_align.runs.command_line import load_config
 from big_align.runs.workdir import read_pretrained

@@ -7,8 +7,8 @@ import shutil
 import pytest
 from etils import epath
 
+from big_align.core.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.data.sources.digits import DIGIT_WORDS
-from big_align.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.runs import build, check, restore, train
 from big_align.runs.command_line import load_config
 from tests.run_main import TINY, read_losses

@@ -12,11 +12,11 @@ import pytest
 
 import big_align
 from big_align import interop
-from big_align.components.signatures import make_named
-from big_align.components.tables import SOURCES
+from big_align.config.components.signatures import make_named
+from big_align.config.components.tables import SOURCES
+from big_align.core.errors import CheckpointMismatch
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
-from big_align.errors import CheckpointMismatch
 from big_align.models.dual_encoder import normalize_image
 from big_align.parallel.batches import place_batch
 from big_align.parallel.meshes import make_mesh

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from big_align.devices import compilation, rematerialization, traced
-from big_align.distributed import agreement
 from big_align.objectives.align import Align
 from big_align.parallel.batches import place_batch
+from big_align.parallel.devices import compilation, rematerialization, traced
+from big_align.parallel.distributed import agreement
 from big_align.runs import build
 from big_align.runs.command_line import load_config
 from big_align.runs.program import Program, build_program

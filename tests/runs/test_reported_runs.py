@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 
-from big_align.errors import Stopped
+from big_align.core.errors import Stopped
 from big_align.reports import report
 from big_align.reports.run_record import read_record
 from big_align.runs import command_line, evaluate, train

@@ -12,7 +12,7 @@ import pytest
 from etils import epath
 
 import big_align
-from big_align.errors import CheckpointMismatch, ConfigError, MissingCheckpoint, Stopped
+from big_align.core.errors import CheckpointMismatch, ConfigError, MissingCheckpoint, Stopped
 from big_align.runs import build, evaluate, restore, train
 from big_align.runs.command_line import load_config
 from big_align.training.logs.evaluations import read_evaluations

@@ -9,13 +9,13 @@ import sys
 import numpy as np
 import pytest
 
-from big_align.clusters import cluster_embeddings, kmeans
-from big_align.clusters.kmeans_init import scale_rows
+from big_align.core.errors import UserError
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
-from big_align.errors import UserError
 from big_align.parallel.meshes import make_mesh
 from big_align.tools import cluster
+from big_align.use.clusters import cluster_embeddings, kmeans
+from big_align.use.clusters.kmeans_init import scale_rows
 from tests.embedding_folder import write_embeddings
 from tests.run_main import ROOT, environment, find_port
 from tests.two_processes import run_both

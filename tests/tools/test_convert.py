@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from big_align import interop
-from big_align.interop import api
-from big_align.interop.arrays.weight_files import write_safetensors
 from big_align.runs import command_line
 from big_align.tools import convert
+from big_align.weights import api
+from big_align.weights.arrays.weight_files import write_safetensors
 from tests.run_main import ROOT, TINY
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from PIL import Image
 from big_align import interop
 from big_align.data.precomputed import shard_files
 from big_align.data.sources.array_source import ArraySource, read_npz
-from big_align.interop.formats.architecture import make_model
 from big_align.tools import show_clusters
+from big_align.weights.formats.architecture import make_model
 
 COUNT, K, LABELS = 30, 5, 2
 

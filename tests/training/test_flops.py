@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from big_align.devices import rematerialization
 from big_align.losses import blocks
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.blockwise_supervised_contrastive import (
@@ -25,14 +24,15 @@ from big_align.models.swin import Swin
 from big_align.models.vit import ViT
 from big_align.objectives.align import Align
 from big_align.objectives.parts.class_texts import ClassTexts
+from big_align.parallel.devices import rematerialization
 from big_align.parallel.shards import map_rows
 from big_align.training import flops
 from big_align.training.optimizers import make_optimizer
 from big_align.training.state import describe_state
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
-from tests.kernels.test_pair_tiles import needs_mosaic
 from tests.objectives.test_class_texts import make_ids, make_tower
+from tests.parallel.kernels.test_pair_tiles import needs_mosaic
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from big_align.errors import CheckpointMismatch
+from big_align.core.errors import CheckpointMismatch
 from big_align.objectives.mlcd import Mlcd
 from big_align.parallel.batches import place_batch
 from big_align.parallel.meshes import batch_sharding

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from big_align.core.errors import UserError
+from big_align.core.nodes import Given
 from big_align.data.derived.derived_source import ChosenExamples, key_of
 from big_align.data.examples import Source
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.errors import UserError
-from big_align.nodes import Given
 
 SAMPLE = 4096  # keys that show how much of a path is needed to tell examples apart
 HASHES = 2**64

@@ -7,9 +7,9 @@ import numpy as np
 from absl import logging
 from jaxtyping import Int, UInt8
 
+from big_align.core.errors import UserError
 from big_align.data.examples import Source
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.errors import UserError
 
 HASH_BYTES = 8
 MOST_COPIES = 100

@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from big_align.core.errors import UserError, put_in_a_line, suggest
+from big_align.core.words import compose, write_name
 from big_align.data import files
 from big_align.data.json_texts import NotJson, parse_json
 from big_align.data.labels.line_ids import split_ids
 from big_align.data.labels.templates import fill_templates, read_templates
 from big_align.data.labels.word_net import ID
 from big_align.data.table_lines import BadLines, read_records
-from big_align.errors import UserError, put_in_a_line, suggest
-from big_align.words import compose, write_name
 
 NAMES = {"name", "names", "wnid"}
 """Columns of a table, of which it must have one."""

@@ -4,13 +4,13 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from big_align.core.errors import UserError
+from big_align.core.words import compose, write_name
 from big_align.data.files import read_text
 from big_align.data.json_texts import NotJson, parse_json
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.word_net import ID, WordNet
 from big_align.data.table_lines import BadLines, read_records
-from big_align.errors import UserError
-from big_align.words import compose, write_name
 
 ORIGINS = {
     "file": "by the file of descriptions",

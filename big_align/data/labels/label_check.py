@@ -1,8 +1,8 @@
 """Checks that the labels of a source are in a class list."""
 
+from big_align.core.errors import UserError
 from big_align.data import boundary, examples
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.errors import UserError
 
 CHECKED_FIRST = 65_536  # examples whose labels are looked at before training starts
 

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 ID = re.compile(r"([nvars])(\d{8})")
 """Part of speech and offset of a synset, as ImageNet names its classes."""

@@ -5,8 +5,8 @@ import threading
 import numpy as np
 from absl import logging
 
+from big_align.core.errors import BrokenDataError, FieldError, put_in_a_line
 from big_align.data import examples
-from big_align.errors import BrokenDataError, FieldError, put_in_a_line
 
 LOGGED_FIRST = 20  # every broken example up to here is named in the log, then one in LOGGED_EVERY
 LOGGED_EVERY = 100

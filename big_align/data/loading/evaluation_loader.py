@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int, Int32
 
+from big_align.core.errors import BrokenDataError, UserError
 from big_align.data import boundary, examples
 from big_align.data.images import image_ops
 from big_align.data.loading import broken, parallel, randomness
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.workers.batch_memory import HostBatch
-from big_align.errors import BrokenDataError, UserError
 
 
 class EvalLoader:

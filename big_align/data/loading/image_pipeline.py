@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from big_align.core.errors import UserError
 from big_align.data import examples
 from big_align.data.images import image_ops
 from big_align.data.loading import parallel
 from big_align.data.workers.batch_memory import Row
-from big_align.errors import UserError
 
 Work = Sequence[tuple[Any, image_ops.Rng]]
 """Encoded images or pixels, each with the random numbers of its transform."""

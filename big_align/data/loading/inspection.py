@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, UInt8
 
+from big_align.core.progress import make_bar
 from big_align.data import boundary, examples
 from big_align.data.images.image_ops import MAX_PIXELS, Transform, open_view
 from big_align.data.loading.parallel import count_cores
 from big_align.data.loading.randomness import PositionRandom
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.progress import make_bar
 
 CHUNK = 256  # examples that are read before their texts are tokenized
 LONGEST = 512  # texts are counted up to this many tokens

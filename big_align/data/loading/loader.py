@@ -8,12 +8,12 @@ import numpy as np
 from absl import logging
 from jaxtyping import Int
 
+from big_align.core.errors import UserError
 from big_align.data.loading import parallel
 from big_align.data.loading.filler import BatchFiller
 from big_align.data.loading.rows import RowStream
 from big_align.data.workers.batch_memory import BatchLayout, BatchMemory, HostBatch
 from big_align.data.workers.processes import RowProcesses
-from big_align.errors import UserError
 
 REMEDIES = {
     "image": "the transform or views_per_image",

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int
 
 from big_align.data.workers.batch_memory import HostBatch
-from big_align.distributed.variables import read_number
+from big_align.parallel.distributed.variables import read_number
 
 CHUNK_MAX = 32  # rows of one job: enough for a tokenizer call to pay off; more would block threads
 CHUNK_MIN = 16  # of a process's job, if the batch has them: each job has a cost for the parent

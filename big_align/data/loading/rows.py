@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from big_align.core.errors import UserError
 from big_align.data.boundary import ONE_EXAMPLE, read_example, read_without_image
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.loading.extra_fields import ExtraFields
@@ -15,7 +16,6 @@ from big_align.data.loading.randomness import PositionRandom
 from big_align.data.loading.stream import ExampleStream, Location
 from big_align.data.loading.text_samplers import TextSampler
 from big_align.data.workers.batch_memory import HostBatch, Row
-from big_align.errors import UserError
 
 HELD_BYTES = 2**24
 """Bytes of encoded images that a worker holds: many photographs, one or two of the largest."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Bool, Int32
 
+from big_align.core.errors import FieldError, UserError
 from big_align.data import examples
 from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList
@@ -18,7 +19,6 @@ from big_align.data.text.caption_check import find_caption_fault
 from big_align.data.text.temperature import share_by_temperature
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.data.workers.batch_memory import Row
-from big_align.errors import FieldError, UserError
 
 
 class TextSampler(abc.ABC):

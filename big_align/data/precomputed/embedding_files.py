@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
+from big_align.core.errors import UserError
+from big_align.core.regular_files import map_array, read_regular
 from big_align.data.precomputed.shard_files import (
     CAPTIONS,
     CLUSTERS,
@@ -24,8 +26,6 @@ from big_align.data.precomputed.shard_files import (
     read_shards,
 )
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.disk.regular_files import map_array, read_regular
-from big_align.errors import UserError
 
 CENTERS = "centers.npy"
 OPEN_FILES = 128

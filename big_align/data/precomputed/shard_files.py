@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Shaped
 
+from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.regular_files import read_regular
+from big_align.core.whole_files import open_whole, remove_leftovers, write_whole
 from big_align.data import json_texts
-from big_align.disk.regular_files import read_regular
-from big_align.errors import UserError, put_in_a_line
-from big_align.whole_files import open_whole, remove_leftovers, write_whole
 
 FORMAT = 1
 INDEX, KEYS = "index.json", ".keys"

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from big_align.core.whole_files import open_whole, write_whole
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.data.precomputed.shard_files import KEYS, Shard, join_keys
 from big_align.data.tables.key_joins import find_repeated, spell_shortly
-from big_align.whole_files import open_whole, write_whole
 
 ENDINGS = (".npy", ".parquet")
 """How the names of single files end."""

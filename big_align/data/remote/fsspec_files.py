@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from big_align.core.errors import UserError, put_in_a_line, tell_in_a_line
 from big_align.data.remote.opened_file import OpenedFile
-from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 
 PAUSES = 1.0, 5.0  # seconds before what failed for the network is tried again
 SILENCE = 30.0  # seconds without a byte from a web server, after which it has failed

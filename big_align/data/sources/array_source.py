@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped, UInt8
 
+from big_align.core.errors import UserError, put_in_a_line, tell_in_a_line
 from big_align.data import array_files, examples, files
-from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 
 KINDS = {
     "image": ("u", (4,), "uint8 [n h w 3]"),

@@ -5,11 +5,11 @@ import os
 import numpy as np
 from absl import logging
 
+from big_align.core.errors import FieldError, UserError, put_in_a_line
+from big_align.core.nodes import Given
 from big_align.data import examples, files, listing
 from big_align.data.sources.folder_source import tell_unread
 from big_align.data.text_members import TextMembers
-from big_align.errors import FieldError, UserError, put_in_a_line
-from big_align.nodes import Given
 
 
 class FilePairsSource:

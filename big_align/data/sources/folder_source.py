@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from absl import logging
 
+from big_align.core.errors import UserError
 from big_align.data import examples, listing
 from big_align.data.sources.listed_source import ListedSource
-from big_align.errors import UserError
 
 
 class FolderSource(ListedSource):

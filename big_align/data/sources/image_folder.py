@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 from absl import logging
 
+from big_align.core.errors import FieldError, UserError, put_in_a_line
+from big_align.core.regular_files import open_given
 from big_align.data import columns, examples, files, listing
 from big_align.data.column_values import is_binary
 from big_align.data.json_texts import NotJson, parse_json, read_json
@@ -17,8 +19,6 @@ from big_align.data.row_groups import open_table
 from big_align.data.sources.csv_source import CsvSource, is_table
 from big_align.data.sources.table_source import Row, TableSource
 from big_align.data.table_lines import BadLines, read_text_lines, take_separator
-from big_align.disk.regular_files import open_given
-from big_align.errors import FieldError, UserError, put_in_a_line
 
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 UNITS = {"json": "object", "parquet": "row"}

@@ -9,6 +9,7 @@ import pyarrow as pa
 from absl import logging
 from jaxtyping import Int
 
+from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import columns, examples, files, listing
 from big_align.data.column_values import is_binary, is_plain, is_text, write_key
 from big_align.data.json_texts import parse_json
@@ -16,7 +17,6 @@ from big_align.data.labels.label_names import Names, UnitedNames, unite_names
 from big_align.data.row_groups import Place, RowGroups, list_fields, open_table, read_group
 from big_align.data.sources import shard_index
 from big_align.data.text_members import check_languages, tell_captions
-from big_align.errors import UserError, put_in_a_line
 
 MOST_ROWS = 2**25  # of a row group; a footer can claim any number
 FOOTER_THREADS = 16  # reads wait for storage, not for the processor

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from big_align.core.regular_files import MEMBER_MAX
+from big_align.core.tf_records import CHECKSUM, LENGTH, mask_checksum
 from big_align.data import columns, examples, files, listing, tensorflow_on_cpu
 from big_align.data.sources import shard_index
-from big_align.disk.regular_files import MEMBER_MAX
-from big_align.tf_records import CHECKSUM, LENGTH, mask_checksum
 
 
 class RecordSource:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.regular_files import open_given
+from big_align.core.whole_files import open_whole
 from big_align.data import array_files, files
-from big_align.disk.regular_files import open_given
-from big_align.errors import UserError, put_in_a_line
-from big_align.whole_files import open_whole
 
 INDEX_THREADS = 16  # scans wait for storage, not for the processor
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
+from big_align.core.errors import UserError
 from big_align.data import columns, examples, files, listing
 from big_align.data.sources.listed_source import SHARD_SIZE, ListedSource
 from big_align.data.table_lines import BadLines
-from big_align.errors import UserError
 
 LOOKED_FOR = 200
 """Images that are looked for, spread over a table whose bad lines are left out: if none is there,

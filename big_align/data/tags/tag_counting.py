@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from absl import logging
 
+from big_align.core.errors import UserError
+from big_align.core.progress import make_bar
+from big_align.core.words import split_words, write_name
 from big_align.data import boundary, examples, files
 from big_align.data.labels.classes import read_classes
 from big_align.data.labels.word_net import WordNet
 from big_align.data.tags.tag_extraction import FUNCTION_WORDS, TagExtractor
-from big_align.errors import UserError
-from big_align.progress import make_bar
-from big_align.words import split_words, write_name
 
 OPEN_IMAGES_ID = re.compile(r"/[mgt]/\w+")
 OPEN_IMAGES_HEADER = ["LabelName", "DisplayName"]

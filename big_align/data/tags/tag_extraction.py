@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxtyping import Int32
 
+from big_align.core.errors import UserError
+from big_align.core.words import split_words
 from big_align.data.labels.word_net import WordNet
-from big_align.errors import UserError
-from big_align.words import split_words
 
 NO_TAG = -1
 

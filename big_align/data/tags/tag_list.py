@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int32, Int64
 
+from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.whole_files import write_whole
 from big_align.data.json_texts import read_json
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.errors import UserError, put_in_a_line
-from big_align.whole_files import write_whole
 
 FORMAT = 1
 WEIGHT_MAX = 1e30  # far from where float32 ends; their mean is 1

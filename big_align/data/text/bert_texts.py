@@ -2,7 +2,7 @@
 
 import unicodedata
 
-from big_align.words import NO_TEXT, CharacterMap, is_space
+from big_align.core.words import NO_TEXT, CharacterMap, is_space
 
 
 def _keep(char: str) -> str:

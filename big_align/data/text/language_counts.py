@@ -2,9 +2,9 @@
 
 import collections
 
+from big_align.core.errors import UserError
 from big_align.data import boundary, examples
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.errors import UserError
 
 LOOKED_AT = 16_384
 

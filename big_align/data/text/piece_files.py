@@ -6,10 +6,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from big_align.core.errors import put_in_a_line
 from big_align.data import files
 from big_align.data.json_texts import NotJson, parse_json
 from big_align.data.package_files import locate
-from big_align.errors import put_in_a_line
 
 LARGEST = 2**25
 """Bytes of a file that are read, unpacked; the largest that are published have a tenth of it."""

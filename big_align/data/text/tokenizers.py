@@ -15,13 +15,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Int32
 
+from big_align.core.errors import UserError, tell_in_a_line
+from big_align.core.words import compose, fold_text, is_sign, split_at_spaces, split_signs
 from big_align.data import tensorflow_on_cpu
 from big_align.data.labels.classes import read_classes
 from big_align.data.text.bert_texts import clean_for_bert
 from big_align.data.text.clip_tokenizer import ClipTokenizer
 from big_align.data.text.piece_files import read_ids
-from big_align.errors import UserError, tell_in_a_line
-from big_align.words import compose, fold_text, is_sign, split_at_spaces, split_signs
 
 __all__ = [
     "ClassNameTokenizer",

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from big_align.core.errors import UserError
 from big_align.data.workers.batch_memory import HostBatch
-from big_align.errors import UserError
 
 LOWEST = {"text": 0, "label": -1, "tags": -1, "true_tags": -1, "clusters": -1}
 """The lowest value of each field of numbers."""

@@ -7,13 +7,13 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from big_align.core.errors import UserError
+from big_align.core.regular_files import read_regular
 from big_align.data import tensorflow_on_cpu
 from big_align.data.tf_data.batch_values import Limits, check_first, check_numbers
 from big_align.data.tf_data.element_spec import check_rows, check_spec, complete_batch
 from big_align.data.tf_data.facts import facts_of
 from big_align.data.workers.batch_memory import HostBatch, Row
-from big_align.disk.regular_files import read_regular
-from big_align.errors import UserError
 
 SAVED = "pipeline"
 """The name under which a checkpoint holds the state of a data set."""

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from big_align.core.errors import UserError, suggest
 from big_align.data import tensorflow_on_cpu
 from big_align.data.workers.batch_memory import HostBatch, Row
-from big_align.errors import UserError, suggest
 
 DEFAULTS = {"label": -1, "mask": True}
 """Fields that a data set may leave out, and their values then."""

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from big_align.core.errors import UserError
 from big_align.data.workers.batch_memory import ALIGNMENT, open_memory
-from big_align.errors import UserError
 
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
 

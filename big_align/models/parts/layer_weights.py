@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from big_align.devices import traced
+from big_align.parallel.devices import traced
 from big_align.parallel.logical_axes import partition
 from big_align.parallel.meshes import BATCH_AXES, batch_sharding, replicated
 

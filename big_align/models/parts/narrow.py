@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from big_align.devices import rematerialization, traced
-from big_align.kernels import triton_norm
+from big_align.parallel.devices import rematerialization, traced
+from big_align.parallel.kernels import triton_norm
 from big_align.parallel.shards import map_rows
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.devices.rematerialization import remat_body
+from big_align.parallel.devices.rematerialization import remat_body
 from big_align.parallel.shards import map_rows
 
 Ids = tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from big_align.core.errors import UserError, tell_in_a_line
+from big_align.core.progress import make_bar
+from big_align.core.regular_files import read_regular
 from big_align.data.images.decoding import MAX_PIXELS, open_picture, to_rgb
 from big_align.data.table_lines import BadLines, read_rows, read_text_lines
-from big_align.disk.regular_files import read_regular
-from big_align.errors import UserError, tell_in_a_line
 from big_align.prepare import shards, storage
-from big_align.progress import make_bar
 
 IMAGES = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images")
 """Names of the folder of photographs; the archive's own name is misspelled."""

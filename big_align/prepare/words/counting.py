@@ -9,11 +9,11 @@ import apache_beam as beam
 from absl import logging
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from big_align.components.source_flags import find_text_files
+from big_align.config.components.source_flags import find_text_files
+from big_align.core.errors import UserError
 from big_align.data import boundary, examples
 from big_align.data.text import vocabulary
 from big_align.data.text.word_counts import TextCounts, count_texts
-from big_align.errors import UserError
 from big_align.prepare import storage
 from big_align.prepare.inputs import FileRows, Inputs, Stretch, find_inputs, list_stretches
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from big_align.nodes import Node
+from big_align.core.nodes import Node
 from big_align.runs import streams
 from big_align.runs.pipelines.loader_dataset import as_dataset
 

@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import struct
 
-from big_align.errors import CheckpointMismatch
+from big_align.core.errors import CheckpointMismatch
 from big_align.parallel.meshes import replicated
 from big_align.training.optimizers import make_optimizer
 from big_align.training.saving.checkpoint import Checkpointer
