@@ -156,10 +156,10 @@ def files_of(path: str) -> Files:
         return LocalFiles()
     try:
         return open_filesystem(path)
-    except (ImportError, ValueError) as error:  # no package of the protocol, or no such protocol
+    except UserError:
         if path.startswith("gs://"):
             return TensorFlowFiles()
-        raise UserError(f"{path}: {error}") from error
+        raise
 
 
 def exists(path: str) -> bool:

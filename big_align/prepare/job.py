@@ -8,6 +8,7 @@ from typing import Any
 
 from big_align.data import boundary
 from big_align.data.examples import BrokenExample, Source, language_of
+from big_align.data.files import exists
 from big_align.errors import UserError, put_in_a_line
 from big_align.prepare import steps, storage
 from big_align.prepare.examination import examine_example
@@ -69,7 +70,7 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
         return done | {"finished_before": True}
     if plan.sample:
         return _run(plan, options, pipelines, settings, wave_bytes)
-    with storage.lock_folder(plan.output, "prepare"):
+    with storage.own_folder(plan.output, "prepare"):
         return _run(plan, options, pipelines, settings, wave_bytes)
 
 
@@ -84,12 +85,12 @@ def _run(
     if not plan.sample:
         storage.write_json(storage.join(plan.output, "begun.json"), settings)
     marker = _find_marker(plan)
-    if not storage.exists(marker):
+    if not exists(marker):
         with _show_progress("examine", lambda: _count_examined(plan)):
             run_pipeline(pipelines.examine, plan, files, options)
         storage.write_json(marker, {"files": len(files)})
     classes = steps.list_classes(plan)
-    if not storage.exists(storage.join(plan.decisions, "done.json")):
+    if not exists(storage.join(plan.decisions, "done.json")):
         with _show_progress("decide", lambda: (0, 0)):
             run_pipeline(pipelines.decide, plan, options)
         storage.write_json(storage.join(plan.decisions, "done.json"), settings)
@@ -332,7 +333,7 @@ def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:
     if pairs and not statistics["different_texts"]:
         classes = storage.join(plan.output, "classes.txt")
         told = "no image has a text: name them with --input_argument=caption=..."
-        lines.append(f"labels: {classes}" if storage.exists(classes) else told)
+        lines.append(f"labels: {classes}" if exists(classes) else told)
     if statistics["shards"]:
         pattern = storage.join(plan.output, name_shard("*", plan.shard_format))
         lines.append(f"{pattern}: {statistics['shards']:,} shards")

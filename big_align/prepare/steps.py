@@ -65,7 +65,7 @@ def examine(stretch: tuple[int, int, int], plan: JobPlan) -> Stretch:
     """Examines the examples of a stretch, unless that was done, and notes what it found."""
     stretch = Stretch(*stretch)
     path = plan.stretch_path("facts", stretch)
-    if not storage.exists(path):
+    if not files.exists(path):
         facts, broken = examine_stretch(plan.inputs, stretch, plan.examination)
         storage.write_lines(plan.stretch_path("broken", stretch), broken)
         storage.write_lines(path, facts)  # comes last: it means that the stretch is done
@@ -247,9 +247,9 @@ def list_classes(plan: JobPlan) -> list[str]:
       UserError: files have different names, so that the same number means different ones.
     """
     found: dict[tuple[str, ...], str] = {}  # a file of each choice of names
-    files = storage.join(plan.facts, "files")
-    for name in storage.list_names(files):
-        about = storage.read_json(storage.join(files, name))
+    folder = storage.join(plan.facts, "files")
+    for name in storage.list_names(folder):
+        about = storage.read_json(storage.join(folder, name))
         if classes := about.get("classes"):
             path = plan.inputs.paths[int(name.removesuffix(".json"))]
             found.setdefault(tuple(classes), path)

@@ -12,6 +12,7 @@ from absl import logging
 from big_align.clusters.embed_source import digest_architecture, digest_weights
 from big_align.data.examples import Source
 from big_align.data.precomputed.shard_files import check_same
+from big_align.disk.locks import lock_folder
 from big_align.errors import UserError
 from big_align.inference.loaded_model import LoadedModel
 from big_align.progress import make_bar
@@ -21,8 +22,6 @@ from big_align.search.index_folder import (
     IMAGES,
     INFO,
     KINDS,
-    LOCK,
-    FolderLock,
     IndexGeneration,
     add_up_generation,
     generation_folder,
@@ -107,7 +106,7 @@ class IndexBuilder:
         else:
             names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
             # A run can be stopped before it writes more.
-            if any(name != LOCK and not name.endswith(PARTIAL) for name in names):
+            if any(not name.endswith(PARTIAL) for name in names):
                 raise UserError(f"{folder} holds other files; give another --output")
             zeros = np.zeros((512, 512, 3), np.uint8)
             dim = model.embed_images(zeros).shape[1]
@@ -143,7 +142,7 @@ class IndexBuilder:
             writes; or ScaNN was asked for and does not reach the recall.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        with FolderLock(self._folder):
+        with lock_folder(self._folder, "another process is writing this index"):
             if (self._folder / INFO).is_file():  # another process may have finished since
                 self._info = self._read_info()
             write_info(self._folder, self._info)
