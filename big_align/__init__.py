@@ -32,7 +32,7 @@ FACE = {
     "softmax_cross_entropy": "big_align.losses.classification",
     "tag_recognition_loss": "big_align.losses.tag_recognition",
     "find_tags": "big_align.losses.tag_recognition",
-    "Shards": "big_align.sharding",
+    "Shards": "big_align.parallel.shards",
     "make_schedule": "big_align.training.optimizers",
     "make_optimizer": "big_align.training.optimizers",
 }

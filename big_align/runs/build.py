@@ -12,7 +12,6 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Int
 
-from big_align import sharding
 from big_align.components.models import build_model
 from big_align.components.pipelines import build_pipeline
 from big_align.components.signatures import advise, list_settable, lookup, make, without
@@ -29,6 +28,7 @@ from big_align.distributed import agreement
 from big_align.errors import ConfigError, MissingCheckpoint
 from big_align.nodes import Node
 from big_align.objectives.parts.mixing import MixedLabels
+from big_align.parallel.meshes import make_mesh
 from big_align.row_tables import RowOptimizer
 from big_align.runs import dataset
 from big_align.runs.command_line import load_config
@@ -46,7 +46,7 @@ FIRST = "first"
 
 def build_mesh(config: Node) -> Mesh:
     """Builds the device mesh."""
-    return make(sharding.make_mesh, config["mesh"], "config.mesh")
+    return make(make_mesh, config["mesh"], "config.mesh")
 
 
 def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:

@@ -20,7 +20,7 @@ from big_align.runs import build
 from big_align.runs.pipelines import as_dataset, image_text
 from tests.data.loaders import assert_equal
 from tests.data.samples import write_tar
-from tests.pages import read_blocks
+from tests.manual import read_blocks
 
 with epy.lazy_imports():  # for seconds, which tests that are not run need not wait
     import tensorflow as tf

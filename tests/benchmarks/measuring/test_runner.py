@@ -17,7 +17,6 @@ from big_align.benchmarks.measuring.measurer import Measurer
 from big_align.benchmarks.measuring.page import write_page
 from big_align.benchmarks.measuring.results import ResultFiles
 from big_align.benchmarks.opening import open_split
-from big_align.clusters import embed_source
 from big_align.components.signatures import make_named
 from big_align.components.tables import TOKENIZERS
 from big_align.data.precomputed import shard_files
@@ -29,6 +28,7 @@ from big_align.evaluators.linear_probe import LinearProbe
 from big_align.evaluators.retrieval import Retrieval
 from big_align.evaluators.zero_shot import ZeroShot
 from big_align.inference import loaded_model
+from big_align.runs import embed_source
 from tests.benchmarks.measuring import small
 from tests.data.samples import write_tar
 
