@@ -84,9 +84,15 @@ def _run(
     _open_first(plan, files)
     if not plan.sample:
         storage.write_json(storage.join(plan.output, "begun.json"), settings)
-    marker = _find_marker(plan)
-    if not exists(marker):
-        with _show_progress("examine", lambda: _count_examined(plan)):
+    counted = plan.rules.tokens is not None or plan.sketch_width
+    marker = storage.join(plan.counted if counted else plan.facts, "done.json")
+
+    def count_examined() -> tuple[int, int]:
+        done = storage.list_names(storage.join(plan.facts, "facts"))
+        return len(done), len(plan.list_stretches())
+
+    if not exists(marker):  # all is examined, and counted if that is needed
+        with _show_progress("examine", count_examined):
             run_pipeline(pipelines.examine, plan, files, options)
         storage.write_json(marker, {"files": len(files)})
     classes = steps.list_classes(plan)
@@ -121,12 +127,6 @@ def _check_still_ours(plan: JobPlan, settings: dict[str, Any]) -> None:
             f"{plan.output}: another job has worked in this output at the same time; run one of "
             "them again, alone"
         )
-
-
-def _find_marker(plan: JobPlan) -> str:
-    """Returns the file that shows that all is examined, and counted if that is needed."""
-    counted = plan.rules.tokens is not None or plan.sketch_width
-    return storage.join(plan.counted if counted else plan.facts, "done.json")
 
 
 def _check_output(plan: JobPlan, settings: dict[str, Any]) -> dict[str, Any] | None:
@@ -254,11 +254,6 @@ def _write_shards(
 def _list_missing(count: int, plan: JobPlan) -> list[int]:
     there = set(storage.list_names(plan.output))
     return [n for n in range(count) if name_shard(n, plan.shard_format) not in there]
-
-
-def _count_examined(plan: JobPlan) -> tuple[int, int]:
-    total = len(plan.list_stretches())
-    return len(storage.list_names(storage.join(plan.facts, "facts"))), total
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from miniatures import IMAGE, TEXTS, WRITERS, Counted, choose_labels, read_all, 
 
 from big_align.benchmarks import catalog, opening
 from big_align.benchmarks.benchmark import JUDGED, Layout
-from big_align.data.derived.joined_source import JoinedSource
+from big_align.data.derived.derived_source import JoinedSource
 from big_align.data.derived.relabeled_source import RelabeledSource
 from big_align.data.labels.word_net import WordNet
 from big_align.data.sources.array_source import ArraySource

@@ -242,7 +242,7 @@ def test_what_data_say_is_text_and_never_markup(run, tmp_path):
         (["--keep=address"], "--keep=address: none of the first "),
         (["--language_temperature=2"], "samples by language, and no pair has one"),
         (["--drop=none.jsonl"], "--drop=none.jsonl cannot be read: there is no such file"),
-        (["--classifier=tests:none"], "--classifier=tests:none cannot be imported"),
+        (["--classifier=tests:none"], "--classifier = 'tests:none' cannot be imported"),
         (["--languages=words"], "--languages=words does not read as module:function"),
         (["--shard_size=0"], "--shard_size=0 must be at least 1"),
         (["--min_unigrams=21"], "min_unigrams is 21 and max_unigrams 20"),

@@ -1,12 +1,12 @@
 """Files of any fsspec file system."""
 
 import functools
+import io
 import shutil
 import time
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from big_align.data.remote.opened_file import OpenedFile
 from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 
 PAUSES = 1.0, 5.0  # seconds before what failed for the network is tried again
@@ -22,6 +22,45 @@ NO_PARTS = (
 
 class SendsNoParts(UserError, PermissionError):
     """A web server sends whole files alone, whatever the example; another try changes nothing."""
+
+
+class OpenedFile(io.RawIOBase):
+    """A remote file that is open for reading.
+
+    Args:
+      file: what a library has opened.
+      call: takes a function and its arguments, and calls it; raises errors of files alone.
+    """
+
+    def __init__(self, file: Any, call: Callable[..., Any]):
+        super().__init__()
+        self._file, self._call = file, call
+
+    def read(self, size: int = -1) -> bytes:
+        return self._call(self._file.read, size)
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        self._call(self._file.seek, position, whence)
+        return self.tell()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 class FsspecFiles:

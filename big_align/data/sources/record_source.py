@@ -55,18 +55,15 @@ class RecordSource:
         vars(self).update(state, _parse=tensorflow_on_cpu.load().train.Example.FromString)
 
     def read(self, shard: int, index: int) -> examples.Example:
-        """Reads an example; raises BrokenExample."""
         features = self._features(shard, index)
         captions, labels = self._texts(features)
         image = _values(features, self._image, "bytes_list")
         return examples.Example(str(self._number(shard, index)), image[0], captions, labels)
 
     def read_image(self, shard: int, index: int) -> bytes:
-        """Reads the image alone; raises BrokenExample."""
         return _values(self._features(shard, index), self._image, "bytes_list")[0]
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Reads captions and labels; raises BrokenExample."""
         return self._texts(self._features(shard, index))
 
     def name(self, shard: int, index: int) -> str:
@@ -78,7 +75,6 @@ class RecordSource:
         return self._firsts[shard] + index
 
     def shard_name(self, shard: int) -> str:
-        """Names a shard."""
         return self._names[shard]
 
     def _features(self, shard: int, index: int) -> Any:

@@ -236,11 +236,9 @@ def read_tag_list(path: str) -> TagList:
         field, occurs twice, or has an invalid count, weight or token.
     """
     try:
-        content = read_json(path)
+        content = read_json(path, "tag list ")
     except FileNotFoundError as error:
         raise UserError(f"tag list {path}: there is no such file; {MAKE}") from error
-    except UserError as error:
-        raise UserError(f"tag list {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("tags"), list):
         raise UserError(f"tag list {path}: is no tag list; {MAKE}")
     if content.get("format") is True or content.get("format") != FORMAT:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Bool, Int32
 
+Ids = tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]
+"""The ids of texts, and which of them are real."""
 CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 
 
@@ -103,9 +105,7 @@ class BytePairTokenizer(abc.ABC):
         self.length = length
         self.vocab_size = len(ids)
 
-    def __call__(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+    def __call__(self, texts: Sequence[str]) -> Ids:
         """Returns ids and which of them are real."""
         start, end, pad = self._frame
         text = np.full((len(texts), self.length), pad, np.int32)
