@@ -85,6 +85,8 @@ class Example:
 class Source(Protocol):
     """Examples in shards, read at random and from several threads.
 
+    The docstrings of its methods hold for all sources.
+
     A source whose examples have keys also offers `key(shard, index)`, which returns the key of the
     example that `read` returns, such as the path of its file, without reading it. Data are held out
     by key (`derived/split_source.py`). A source that wraps another says in `has_keys` whether that
@@ -115,6 +117,12 @@ class Source(Protocol):
 
     def shard_name(self, shard: int) -> str:
         """Names a shard for messages."""
+
+
+def read_in_parts(source: Any, shard: int, index: int) -> Example:
+    """Is `read` of a source that reads an example's texts and its image apart."""
+    captions, labels = source.read_text(shard, index)
+    return Example(source.key(shard, index), source.read_image(shard, index), captions, labels)
 
 
 def describe_shards(source: Source) -> list[str]:

@@ -51,18 +51,22 @@ def parse_json(text: str, bytes_of_a_value: int = BYTES_OF_A_VALUE) -> Any:
     return parsed
 
 
-def read_json(path: str) -> Any:
+def read_json(path: str, what: str = "") -> Any:
     """Returns the value of a JSON file, local or remote.
+
+    Args:
+      path: the file.
+      what: what is put before its name in messages, such as "class list ".
 
     Raises:
       MissingFile: there is no such file.
       UserError: it cannot be read, or `parse_json` refuses it; the message names it.
     """
-    text = files.read_text(path)
+    text = files.read_text(path, what)
     try:
         return parse_json(text)
     except NotJson as error:
-        raise UserError(f"{path} {error}") from error
+        raise UserError(f"{what}{path} {error}") from error
 
 
 def _unusable(why: str) -> NotJson:

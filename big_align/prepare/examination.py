@@ -2,22 +2,21 @@
 
 import dataclasses
 import hashlib
-import importlib
 import io
 import pathlib
-import re
 import sys
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from big_align.config.components.signatures import import_attribute
 from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import boundary, examples
 from big_align.data.images import decoding
 from big_align.data.images.decoding import MAX_PIXELS, to_rgb
+from big_align.data.loading.broken import tell_reason
 from big_align.prepare.inputs import FileRows, Inputs, Stretch
 from big_align.prepare.text_rules import normalize_text
 
@@ -70,13 +69,9 @@ def _digest_module(name: str, flag: str) -> str:
 def _load(name: str, flag: str) -> Callable[..., Any] | None:
     if not name:
         return None
-    module, colon, function = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise UserError(f"{flag}={name} does not read as module:function")
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"{flag}={name} cannot be imported: {error}") from error
+    found = import_attribute(name, flag)
     if not callable(found):
         raise UserError(f"{flag}={name} is no function")
     return found
@@ -211,14 +206,3 @@ def examine_stretch(
             where = {"input": inputs.paths[stretch.file], "row": row, "name": name}
             broken.append(where | {"count": 1, "reason": reason})
     return facts, broken
-
-
-def tell_reason(error: Exception) -> str:
-    """Returns why an example cannot be used, in the same words in every process."""
-    return put_in_a_line(re.sub(r" object at 0x[0-9a-f]+", "", str(error)))
-
-
-def find_kind(reason: str) -> str:
-    """Returns what reasons of one kind have in common: no numbers, names or addresses."""
-    kind = re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*/\S+|\b0x[0-9a-f]+", "...", reason)
-    return textwrap.shorten(re.sub(r"(?<![\w-])\d+(?!\w)", "N", kind), 160, placeholder=" ...")

@@ -1,5 +1,6 @@
 """The pipelines of a job: examine the pairs, decide about them, write shards."""
 
+import argparse
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -80,10 +81,8 @@ def _list_kinds(kind: type) -> list[type]:
 
 
 def _list_actions(kind: Any) -> list[Any]:
-    import argparse
-
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, conflict_handler="resolve")
-    if "_add_argparse_args" in vars(kind):
+    if "_add_argparse_args" in vars(kind):  # by which Beam has every kind of options add its flags
         kind._add_argparse_args(parser)
     return parser._actions
 
@@ -136,7 +135,7 @@ def decide(plan: JobPlan, options: PipelineOptions) -> None:
         images = (
             {"pairs": judged, "reasons": reasons}
             | "By image" >> beam.CoGroupByKey()
-            | "Has pairs" >> beam.Filter(_has_pairs)
+            | "Has pairs" >> beam.Filter(_has, "pairs")
         )
         decide_image = transforms.Decide(plan.rules, plan.draw, plan.sample_languages)
         decided = images | "Decide" >> beam.ParDo(
@@ -175,8 +174,8 @@ def _note_samples(samples: beam.PCollection, folder: str) -> beam.PCollection:
     return (
         samples
         | "Name" >> beam.Map(lambda found: found).with_output_types(tuple[str, Any])
-        | "Some" >> beam.CombinePerKey(transforms.FirstOf())
-        | "Texts of samples" >> beam.Map(_name_samples)
+        | "Some" >> beam.combiners.Top.SmallestPerKey(transforms.SHOWN)
+        | "Texts of samples" >> beam.Map(lambda found: {found[0]: [list(x[1:]) for x in found[1]]})
         | "All samples" >> beam.CombineGlobally(_join_samples)
         | "Note samples" >> beam.Map(_write_json, storage.join(folder, "samples.json"))
     )
@@ -265,7 +264,11 @@ def _judge_images(
         reasons.append(
             joined | "Listed" >> beam.FlatMap(_list_images).with_output_types(tuple[bytes, str])
         )
-        counts.append(joined | "Unknown keys" >> beam.Map(_count_unknown))
+        counts.append(
+            joined
+            | "Unknown keys"
+            >> beam.Map(lambda found: {"unknown_keys": int(not _has(found, "images"))})
+        )
     return reasons | "Reasons" >> beam.Flatten(), counts | "Counts of images" >> beam.Flatten()
 
 
@@ -303,17 +306,9 @@ def _list_images(joined: tuple[str, dict[str, Any]]) -> list[tuple[bytes, str]]:
     return [(image, f"listed {reason}") for image in images for reason in found["listed"]]
 
 
-def _count_unknown(joined: tuple[str, dict[str, Any]]) -> dict[str, int]:
-    return {"unknown_keys": int(not any(True for _ in joined[1]["images"]))}
-
-
-def _has_pairs(joined: tuple[bytes, dict[str, Any]]) -> bool:
-    return any(True for _ in joined[1]["pairs"])
-
-
-def _name_samples(found: tuple[str, list[tuple]]) -> dict[str, list[list]]:
-    name, samples = found
-    return {name: [list(sample[1:]) for sample in samples]}
+def _has(joined: tuple[Any, dict[str, Any]], kind: str) -> bool:
+    """Returns whether something of a kind was joined under a key."""
+    return any(True for _ in joined[1][kind])
 
 
 def _join_samples(several: Any) -> dict[str, list[list]]:

@@ -61,17 +61,14 @@ class JobPlan:
     def facts(self) -> str:
         """The folder of what is found out about examples; the rules do not change it."""
         what = [dataclasses.asdict(self.inputs), dataclasses.asdict(self.examination), self.chunk]
-        what += [self._sampled, *([sources] if (sources := self.examination.sources) else [])]
+        what.append([self.sample, self.seed] if self.sample else [])
+        what += [sources] if (sources := self.examination.sources) else []
         return storage.join(self.work, f"facts-{_digest([FORMAT, *what])}")
 
     @property
     def decisions(self) -> str:
         """The folder of what is decided about them."""
         return storage.join(self.work, f"decisions-{_digest(self.settings())}")
-
-    @property
-    def _sampled(self) -> list[int]:
-        return [self.sample, self.seed] if self.sample else []
 
     def settings(self) -> dict[str, Any]:
         """Returns whatever the shards depend on, as JSON holds it."""

@@ -65,18 +65,7 @@ class Rules:
 
 PRESETS = {
     "align": Rules(),
-    "none": Rules(
-        min_side=None,
-        max_aspect=None,
-        max_texts=None,
-        max_images=None,
-        min_unigrams=None,
-        max_unigrams=None,
-        tokens=None,
-        scale_tokens=False,
-        duplicates="keep",
-        normalize=False,
-    ),
+    "none": Rules(*[None] * 7, scale_tokens=False, duplicates="keep", normalize=False),
 }
 ORDER = (
     "small", "elongated", "unsafe", "listed", "crowded",

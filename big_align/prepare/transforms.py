@@ -34,26 +34,6 @@ class SumCounters(beam.CombineFn):
         return dict(total)
 
 
-class FirstOf(beam.CombineFn):
-    """Keeps the smallest few: which these are does not depend on how the work is divided."""
-
-    def __init__(self, most: int = SHOWN):
-        self._most = most
-
-    def create_accumulator(self) -> list:
-        return []
-
-    def add_input(self, kept: list, element: Any) -> list:
-        kept.append(element)
-        return kept if len(kept) < 4 * self._most else sorted(kept)[: self._most]
-
-    def merge_accumulators(self, several: Iterable[list]) -> list:
-        return sorted(element for kept in several for element in kept)[: self._most]
-
-    def extract_output(self, kept: list) -> list:
-        return sorted(kept)[: self._most]
-
-
 class RareTexts(beam.CombineFn):
     """The texts of a token, if it occurs less often than `min_count`; else nothing.
 

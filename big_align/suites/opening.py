@@ -9,7 +9,7 @@ from absl import logging
 
 from big_align.core.errors import UserError
 from big_align.data import examples, files, listing
-from big_align.data.derived.joined_source import JoinedSource
+from big_align.data.derived.derived_source import JoinedSource
 from big_align.data.derived.relabeled_source import ABSENT, RelabeledSource
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.descriptions import read_descriptions, take_descriptions

@@ -11,7 +11,7 @@ import pytest
 from miniatures import IMAGE, TEXTS, WRITERS, Counted, choose_labels, read_all, write_tar
 
 from big_align.core.errors import UserError
-from big_align.data.derived.joined_source import JoinedSource
+from big_align.data.derived.derived_source import JoinedSource
 from big_align.data.derived.relabeled_source import RelabeledSource
 from big_align.data.labels.word_net import WordNet
 from big_align.data.sources.array_source import ArraySource

@@ -123,26 +123,30 @@ def _recognize_folder(path: str) -> str:
             other = ", or --source_name=folder if its folders are classes" * bool(inner)
             shown = f"--source='{listing.escape_commas(path)}/{shown}'"
             raise UserError(f"--source={path} is a folder; write {shown}{other}")
-    _check_shards(path)
-    return "folder" if _has_class_folders(path) else "images"
+    return _recognize_below(path)
 
 
-def _check_shards(path: str) -> None:
-    """Refuses a folder without images whose folders have shards, as Hugging Face's data sets have.
+def _recognize_below(path: str) -> str:
+    """Returns "folder" if no image is at the top of a folder or deeper than in its folders.
+
+    Only then does a folder with a class per folder have all images; else they are just "images".
 
     Raises:
-      UserError: it has shards deeper, or tables of Arrow.
+      UserError: it has no image, but shards, as Hugging Face's data sets do, or tables of Arrow.
     """
-    shards = []
+    shards, has_images = [], False
     for folder, names in listing.walk([path]):
+        depth = len(os.path.relpath(folder, path).split(os.sep)) if folder != path else 0
         for name in names:
             if re.search(IMAGES, name, re.IGNORECASE):
-                return
-            if name.endswith((".tar", ".parquet", ".arrow")):
+                has_images = True
+                if depth != 1:
+                    return "images"
+            elif name.endswith((".tar", ".parquet", ".arrow")):
                 pattern = f"*{os.path.splitext(name)[1]}"
                 shards.append(f"{listing.escape_commas(folder)}/{pattern}")
-    if not shards:
-        return
+    if has_images or not shards:
+        return "folder"
     if shards[0].endswith(".arrow"):
         raise UserError(
             f"--source={path} has Arrow files, which are not read; datasets.load_from_disk(...)"
@@ -158,19 +162,6 @@ def _recognize_images(folder: str) -> str:
     images = {stem for stem, _, ending in names if ending.lower() in IMAGE_EXTENSIONS}
     texts = {stem for stem, _, ending in names if ending.lower() in ("txt", "json")}
     return "files" if images & texts else "images" if images else ""
-
-
-def _has_class_folders(path: str) -> bool:
-    """Returns whether all images of a folder are in its folders, and none is at the top or deeper.
-
-    Only then does a folder with a class per folder have them all. What begins with a dot is no
-    image of anyone's: editors and file browsers leave such copies.
-    """
-    for folder, names in listing.walk([path]):
-        depth = len(os.path.relpath(folder, path).split(os.sep)) if folder != path else 0
-        if depth != 1 and any(re.search(IMAGES, name, re.IGNORECASE) for name in names):
-            return False
-    return True
 
 
 def _check_lists(path: str) -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from big_align.data.examples import Example, Source, has_keys
 
 
@@ -27,17 +29,14 @@ class DerivedSource:
         return all(map(has_keys, self._sources))
 
     def read(self, shard: int, index: int) -> Example:
-        """Reads an example; raises BrokenExample."""
         source, *place = self._find(shard, index)
         return source.read(*place)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Reads captions and labels; raises BrokenExample."""
         source, *place = self._find(shard, index)
         return source.read_text(*place)
 
     def name(self, shard: int, index: int) -> str:
-        """Names an example as its source does."""
         source, *place = self._find(shard, index)
         return source.name(*place)
 
@@ -47,7 +46,6 @@ class DerivedSource:
         return key_of(source)(*place)
 
     def shard_name(self, shard: int) -> str:
-        """Names a shard as its source does."""
         source, own, _ = self._find(shard, 0)
         return source.shard_name(own)
 
@@ -68,7 +66,6 @@ class ChosenExamples(DerivedSource):
         self._source = source
 
     def shard_name(self, shard: int) -> str:
-        """Names a shard as the source does."""
         return self._source.shard_name(shard)
 
     def _find(self, shard: int, index: int) -> tuple[Source, int, int]:
@@ -77,3 +74,20 @@ class ChosenExamples(DerivedSource):
     def _place(self, shard: int, index: int) -> int:
         """Returns the index of an example in the shard of the source."""
         raise NotImplementedError
+
+
+class JoinedSource(DerivedSource):
+    """The shards of several sources, in order.
+
+    Args:
+      sources: sources with the same classes; at least one.
+    """
+
+    def __init__(self, sources: Sequence[Source]):
+        super().__init__(sources)
+        self._places = [(x, shard) for x in sources for shard in range(len(x.shard_sizes))]
+        self.shard_sizes = np.concatenate([x.shard_sizes for x in sources])
+        self.broken = np.concatenate([x.broken for x in sources])
+
+    def _find(self, shard: int, index: int) -> tuple[Source, int, int]:
+        return *self._places[shard], index

@@ -9,7 +9,7 @@ from typing import Any
 from big_align.core.errors import UserError, put_in_a_line, suggest
 from big_align.core.words import compose, write_name
 from big_align.data import files
-from big_align.data.json_texts import NotJson, parse_json
+from big_align.data.json_texts import read_json
 from big_align.data.labels.line_ids import split_ids
 from big_align.data.labels.templates import fill_templates, read_templates
 from big_align.data.labels.word_net import ID
@@ -125,21 +125,10 @@ def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
         an id; a label is not the position; or two classes have the same name, description and id.
     """
     path = _find(name_or_path)
-    try:
-        text = files.read_text(path)
-    except UserError as error:
-        raise UserError(f"class list {error}") from error
     if path.endswith(".json"):
-        entries, templates = _entries_of_json(text, path)
-    elif delimiter := _find_delimiter(text, path):
-        entries, templates = _entries_of_csv(text, path, delimiter), ()
+        entries, templates = _entries_of_json(path)
     else:
-        lines = [line.strip() for line in files.split_lines(text.rstrip())]
-        rows = enumerate(split_ids(lines, f"class list {path}"), start=1)
-        entries = [
-            (f"line {n}", {"name": name, "id": id} if id else name) for n, (id, name) in rows
-        ]
-        templates = ()
+        entries, templates = _entries_of_text(path), ()
     if not entries:
         raise UserError(f"class list {path}: has no class")
     rows = [
@@ -198,11 +187,8 @@ def _find(name_or_path: str) -> str:
     )
 
 
-def _entries_of_json(text: str, path: str) -> tuple[list[tuple[str, Any]], tuple[str, ...]]:
-    try:
-        content = parse_json(text)
-    except NotJson as error:
-        raise UserError(f"class list {path} {error}") from error
+def _entries_of_json(path: str) -> tuple[list[tuple[str, Any]], tuple[str, ...]]:
+    content = read_json(path, "class list ")
     entries, templates = content, []
     if isinstance(content, dict):
         entries, templates = content.get("classes"), content.get("templates", [])
@@ -219,15 +205,17 @@ def _entries_of_json(text: str, path: str) -> tuple[list[tuple[str, Any]], tuple
     return [(f"entry {n}", entry) for n, entry in enumerate(entries)], read
 
 
-def _find_delimiter(text: str, path: str) -> str:
-    """Returns what separates the columns of a table, or "" for one name per line."""
-    if path.endswith(".csv"):
-        return ","
+def _entries_of_text(path: str) -> list[tuple[str, Any]]:
+    """Returns the rows of a table, or the names that stand on a line each."""
+    text = files.read_text(path, "class list ")
     first = text.partition("\n")[0].strip("\r")
-    return "\t" * (path.endswith(".tsv") and ("\t" in first or first in NAMES))
-
-
-def _entries_of_csv(text: str, path: str, delimiter: str) -> list[tuple[str, Any]]:
+    delimiter = "," * path.endswith(".csv")
+    if path.endswith(".tsv") and ("\t" in first or first in NAMES):
+        delimiter = "\t"
+    if not delimiter:
+        lines = [line.strip() for line in files.split_lines(text.rstrip())]
+        rows = enumerate(split_ids(lines, f"class list {path}"), start=1)
+        return [(f"line {n}", {"name": name, "id": id} if id else name) for n, (id, name) in rows]
     entries = []
     for line, row in read_records(text, delimiter, BadLines(f"class list {path}")):
         if not NAMES & row.keys():

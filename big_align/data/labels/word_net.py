@@ -112,7 +112,7 @@ class WordNet:
           UserError: WordNet is missing.
         """
         with READING:
-            forms = self._reader._morphy(word, "n")
+            forms = self._reader._morphy(word, "n")  # `morphy` returns only the first
             if len(forms) < 2:
                 return forms[0] if forms else word
             counts = {form: self._count(form, "n") for form in forms}

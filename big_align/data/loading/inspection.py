@@ -3,7 +3,6 @@
 import concurrent.futures
 import dataclasses
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from jaxtyping import Int, UInt8
 from big_align.core.progress import make_bar
 from big_align.data import boundary, examples
 from big_align.data.images.image_ops import MAX_PIXELS, Transform, open_view
+from big_align.data.loading.broken import name_kind, tell_reason
 from big_align.data.loading.parallel import count_cores
 from big_align.data.loading.randomness import PositionRandom
 from big_align.data.shard_offsets import ShardOffsets
@@ -277,15 +277,10 @@ def _read_chunks(
                 if isinstance(seen, _Seen):
                     intact.append(seen)
                     continue
-                reason = re.sub(r" <[^>]* at 0x\w+>", "", str(seen))  # an object in Pillow's text
+                reason = tell_reason(seen)
                 fault = Fault(0, read.name(number), reason)
-                faults.setdefault(_name_kind(reason), fault).count += 1
+                faults.setdefault(name_kind(reason), fault).count += 1
             yield intact
-
-
-def _name_kind(reason: str) -> str:
-    """Reduces a reason to what it has in common with others of its kind."""
-    return re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*/\S*|\d+", "...", reason)
 
 
 def _tokenize(texts: Texts | None, visible: list[list[str]]) -> tuple[list[list[list[int]]], int]:

@@ -102,7 +102,11 @@ class RowStream:
         into: Int[np.ndarray, " n"],
     ) -> None:
         """Fills rows whose encoded images are held in memory together."""
-        memory = _image_memory(batch, into) if self._images else []
+        memory: list[memoryview] = []
+        if self._images:
+            size = math.prod(batch["image"].shape[1:])
+            flat = memoryview(batch["image"].reshape(-1))
+            memory = [flat[row * size : (row + 1) * size] for row in into.tolist()]
 
         def finish(numbers: list[int], visits: list[Visit]) -> Sequence[BrokenExample | None]:
             texts = [visit.texts for visit in visits]
@@ -159,10 +163,3 @@ class RowStream:
 def _count_bytes(image: Any) -> int:
     """Returns the bytes that an encoded image takes; pixels belong to the source and count as 1."""
     return max(1, len(image)) if isinstance(image, bytes) else 1
-
-
-def _image_memory(batch: HostBatch, rows: Int[np.ndarray, " n"]) -> list[memoryview]:
-    """Returns the flat memory of the images of some rows."""
-    size = math.prod(batch["image"].shape[1:])
-    flat = memoryview(batch["image"].reshape(-1))
-    return [flat[row * size : (row + 1) * size] for row in rows.tolist()]

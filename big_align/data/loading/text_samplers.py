@@ -119,7 +119,6 @@ class CaptionSampler(TextSampler):
         self._used, self._keep_label = captions_used, keep_label
 
     def check(self, source: examples.Source) -> None:
-        """Checks that the source has captions at all."""
         fault = find_caption_fault(source)
         if fault and source.class_names:
             raise FieldError(
@@ -139,7 +138,6 @@ class CaptionSampler(TextSampler):
     def draw(
         self, example: examples.Example, name: str, rng: PositionRandom
     ) -> tuple[list[str], int]:
-        """Returns captions and the label."""
         if not example.captions:
             raise examples.BrokenExample("it has no caption")
         drawn = self._draw(example.captions, rng)
@@ -224,7 +222,6 @@ class NoTextSampler(TextSampler):
     def draw(
         self, example: examples.Example, name: str, rng: PositionRandom
     ) -> tuple[list[str], int]:
-        """Returns no text, and the label."""
         single = self._keep_label and len(example.labels) == 1
         return [], example.labels[0] if single else examples.NO_LABEL
 
@@ -275,7 +272,6 @@ class TemplateSampler(TextSampler):
     def draw(
         self, example: examples.Example, name: str, rng: PositionRandom
     ) -> tuple[list[str], int]:
-        """Returns filled templates and the label with its offset."""
         classes, label = self._classes, example.label
         label_check.check_label(name, label, len(classes))
         drawn = _draw_different(self._templates, self._count, rng)

@@ -80,12 +80,10 @@ class ArraySource:
         self.broken = np.zeros(1, np.int64)
 
     def read(self, shard: int, index: int) -> examples.Example:
-        """Reads an example."""
         captions, labels = self.read_text(shard, index)
         return examples.Example(str(index), self._image[index], captions, labels)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Reads captions and labels."""
         return self._captions[index], self._labels[index]
 
     def name(self, shard: int, index: int) -> str:
@@ -97,7 +95,6 @@ class ArraySource:
         return str(index)
 
     def shard_name(self, shard: int) -> str:
-        """Names the only shard."""
         return self._title
 
 

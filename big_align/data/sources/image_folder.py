@@ -33,13 +33,7 @@ class JsonObjectsSource(TableSource):
     text or a list of texts; a label is a number, a name, or a list of these.
 
     Args:
-      path: the file, UTF-8, local or of any fsspec file system.
-      image: the field of the image file, relative to the folder of the table; None finds it.
-      caption: the field of the text or texts; None finds it, "" reads none.
-      label: the field of the class or classes. None finds it if no captions are read; ""
-        reads none.
-      skip_bad_lines: whether lines that cannot be used count as broken examples while the rest is
-        read.
+      path: the file; it and the others are as in `read_image_folder`.
 
     Raises:
       UserError: the file cannot be used; the message names it, and the line if there is one.

@@ -60,11 +60,7 @@ class ListedSource:
         """The line of each example in the list; None if there is no list."""
         return self._lines
 
-    def read(self, shard: int, index: int) -> examples.Example:
-        """Reads an example; raises BrokenExample if the file cannot be read."""
-        captions, labels = self.read_text(shard, index)
-        image = self.read_image(shard, index)
-        return examples.Example(self.key(shard, index), image, captions, labels)
+    read = examples.read_in_parts
 
     def read_image(self, shard: int, index: int) -> bytes:
         """Reads the file; raises BrokenExample."""

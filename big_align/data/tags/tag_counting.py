@@ -68,10 +68,7 @@ def _keep_ids(rows: list[list[str]] | None, path: str, ids: str) -> list[list[st
     """Returns the classes whose ids are in a file."""
     if rows is None:
         raise UserError(f"--ids is of OpenImages' class descriptions, and {path} has no ids")
-    try:
-        wanted = {line.strip() for line in files.split_lines(files.read_text(ids))}
-    except UserError as error:
-        raise UserError(f"--ids={error}") from error
+    wanted = {line.strip() for line in files.split_lines(files.read_text(ids, "--ids="))}
     kept = [row for row in rows if row[0] in wanted]
     if not kept:
         raise UserError(f"--ids={ids} has no id of {path}, one per line, such as {rows[0][0]}")

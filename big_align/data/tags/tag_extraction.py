@@ -122,16 +122,14 @@ class TagExtractor:
                 )
         for id, words in enumerate(listed):
             *head, last = words
-            if (lemma := self._lemma(last)) != last and not self._is_noun(words):
+            is_noun = self._dictionary.has_noun(" ".join(words))
+            if (lemma := self._lemma(last)) != last and not is_noun:
                 self._ids.setdefault((*head, lemma), id)
         lengths: dict[str, set[int]] = {}
         for words in self._ids:
             if len(words) > 1:
                 lengths.setdefault(words[0], set()).add(len(words))
         self._lengths = {word: tuple(sorted(some, reverse=True)) for word, some in lengths.items()}
-
-    def _is_noun(self, words: tuple[str, ...]) -> bool:
-        return self._dictionary.has_noun(" ".join(words))
 
 
 class Tagger:

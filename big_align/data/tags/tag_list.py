@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -128,7 +129,7 @@ def tokenize_names(names: Sequence[str], tokenizer: Tokenizer) -> list[list[int]
                 f"the tag {name!r} fills a text of {tokenizer.length} tokens: raise the length of "
                 "the tokenizer or leave the tag out"
             )
-        start = count_shared(row, ends)
+        start = len(os.path.commonprefix([row, ends]))  # of lists, too
         end = len(row) - (len(ends) - start)
         ids = row[start:end]
         if row[end:] != ends[start:] or not ids or unknown in ids:
@@ -138,14 +139,6 @@ def tokenize_names(names: Sequence[str], tokenizer: Tokenizer) -> list[list[int]
             )
         found.append(ids)
     return found
-
-
-def count_shared(one: list[int], other: list[int]) -> int:
-    """Counts how many ids both begin with."""
-    count = 0
-    while count < min(len(one), len(other)) and one[count] == other[count]:
-        count += 1
-    return count
 
 
 def pad_tokens(
@@ -236,11 +229,9 @@ def read_tag_list(path: str) -> TagList:
         field, occurs twice, or has an invalid count, weight or token.
     """
     try:
-        content = read_json(path)
+        content = read_json(path, "tag list ")
     except FileNotFoundError as error:
         raise UserError(f"tag list {path}: there is no such file; {MAKE}") from error
-    except UserError as error:
-        raise UserError(f"tag list {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("tags"), list):
         raise UserError(f"tag list {path}: is no tag list; {MAKE}")
     if content.get("format") is True or content.get("format") != FORMAT:

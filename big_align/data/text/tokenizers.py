@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Int32
 
 from big_align.core.errors import UserError, tell_in_a_line
 from big_align.core.words import compose, fold_text, is_sign, split_at_spaces, split_signs
 from big_align.data import tensorflow_on_cpu
 from big_align.data.labels.classes import read_classes
 from big_align.data.text.bert_texts import clean_for_bert
+from big_align.data.text.byte_pairs import Ids
 from big_align.data.text.clip_tokenizer import ClipTokenizer
 from big_align.data.text.piece_files import read_ids
 
@@ -43,9 +43,7 @@ class Tokenizer(Protocol):
     length: int
     fingerprint: str
 
-    def __call__(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+    def __call__(self, texts: Sequence[str]) -> Ids:
         """Returns ids and which of them are real."""
 
 
@@ -87,9 +85,7 @@ class WordTokenizer:
         words = [*SPECIAL_TOKENS[:3], *map(str.lower, self._words)]
         return [words[id] for id in ids]
 
-    def __call__(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+    def __call__(self, texts: Sequence[str]) -> Ids:
         """Returns ids and which of them are real."""
         text = np.zeros((len(texts), self.length), np.int32)
         for row, given in zip(text, texts, strict=True):
@@ -153,9 +149,7 @@ class ClassNameTokenizer:
         """Returns the class of each id."""
         return [self._phrases[id] for id in ids]
 
-    def __call__(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+    def __call__(self, texts: Sequence[str]) -> Ids:
         """Returns labels, all of which are real.
 
         Raises:
@@ -185,9 +179,7 @@ class NoTokenizer:
         _check_length(length, 1)
         self.length = length
 
-    def __call__(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+    def __call__(self, texts: Sequence[str]) -> Ids:
         """Returns arrays without rows.
 
         Raises:
@@ -240,9 +232,7 @@ class WordPieceTokenizer:
         """Returns the piece of each id."""
         return [self.vocabulary[id] for id in ids]
 
-    def __call__(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+    def __call__(self, texts: Sequence[str]) -> Ids:
         """Returns ids and which of them are real."""
         pieces, starts = self._tokenize(texts)
         counts = np.minimum(np.diff(starts), self.length - 2)[:, None]

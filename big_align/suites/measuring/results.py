@@ -1,16 +1,14 @@
 """Files of results: JSON with everything, and CSV with the columns of CLIP_benchmark."""
 
-import contextlib
 import csv
-import fcntl
 import io
 import json
-import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.locks import lock_folder
 from big_align.core.regular_files import read_regular
 from big_align.core.whole_files import write_whole
 from big_align.data.json_texts import read_json
@@ -104,7 +102,7 @@ class ResultFiles:
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(self.path.parent):
+            with lock_folder(self.path.parent):
                 there = read_rows(self.json) if self.json.is_file() else []
                 lines = read_regular(self.path).count(b"\n") if self.path.exists() else 0
                 if lines <= len(there) > 0:
@@ -118,23 +116,12 @@ class ResultFiles:
         Another command may add to the same files at the same time; none loses a row.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(self.path.parent):
+        with lock_folder(self.path.parent):
             there = read_rows(self.json) if self.json.is_file() else []
             self.rows = there + [finite_json(dict(row)) for row in rows]
             text = json.dumps(self.rows, indent=1, ensure_ascii=False)
             write_whole(self.json, f"{text}\n".encode(), sync=True)
             write_whole(self.path, write_csv(self.rows).encode(), sync=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Keeps other processes from writing into a folder that they lock too."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)  # which unlocks it
 
 
 class WorkdirLog:

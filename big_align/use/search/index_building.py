@@ -10,6 +10,7 @@ import numpy as np
 from absl import logging
 
 from big_align.core.errors import UserError
+from big_align.core.locks import lock_folder
 from big_align.core.progress import make_bar
 from big_align.core.whole_files import PARTIAL
 from big_align.data.examples import Source
@@ -22,8 +23,6 @@ from big_align.use.search.index_folder import (
     IMAGES,
     INFO,
     KINDS,
-    LOCK,
-    FolderLock,
     IndexGeneration,
     add_up_generation,
     generation_folder,
@@ -102,7 +101,7 @@ class IndexBuilder:
         else:
             names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
             # A run can be stopped before it writes more.
-            if any(name != LOCK and not name.endswith(PARTIAL) for name in names):
+            if any(not name.endswith(PARTIAL) for name in names):
                 raise UserError(f"{folder} holds other files; give another --output")
             zeros = np.zeros((512, 512, 3), np.uint8)
             dim = model.embed_images(zeros).shape[1]
@@ -138,7 +137,7 @@ class IndexBuilder:
             writes; or ScaNN was asked for and does not reach the recall.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        with FolderLock(self._folder):
+        with lock_folder(self._folder, "another process is writing this index"):
             if (self._folder / INFO).is_file():  # another process may have finished since
                 self._info = self._read_info()
             write_info(self._folder, self._info)

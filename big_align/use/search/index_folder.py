@@ -7,7 +7,6 @@ generation's files, which are compared when it is read; a thumbnail's is compare
 """
 
 import dataclasses
-import fcntl
 import json
 import os
 import pathlib
@@ -29,7 +28,7 @@ from big_align.core.whole_files import write_whole
 from big_align.data.precomputed.shard_files import read_description
 
 FORMAT = 2
-INFO, LOCK = "index.json", "lock"
+INFO = "index.json"
 IMAGES, CAPTIONS = "images", "captions"
 KINDS = (IMAGES, CAPTIONS)
 """What an index holds embeddings of."""
@@ -182,31 +181,6 @@ def _map_bytes(path: pathlib.Path) -> np.ndarray:
     if not path.stat().st_size:  # an empty file cannot be mapped
         return np.zeros(0, np.uint8)
     return np.memmap(path, np.uint8, "r")
-
-
-class FolderLock:
-    """Prevents a second process from writing into an index; `with FolderLock(folder):`.
-
-    Raises:
-      UserError: another process writes.
-    """
-
-    def __init__(self, folder: pathlib.Path):
-        self._folder = folder
-
-    def __enter__(self) -> None:
-        path = self._folder / LOCK
-        path.touch()
-        check_regular(path)
-        self._file = path.open("a")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._file.close()
-            raise UserError(f"{self._folder}: another process is writing this index") from error
-
-    def __exit__(self, *exception: object) -> None:
-        self._file.close()
 
 
 def remove_others(folder: pathlib.Path, keep: int) -> None:

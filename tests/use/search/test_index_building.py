@@ -20,9 +20,10 @@ from indexes import (
 
 from big_align.config.components.source_flags import open_source
 from big_align.core.errors import UserError
+from big_align.core.locks import lock_folder
 from big_align.use.search import generations, index_building, index_folder
 from big_align.use.search.index_building import IndexBuilder
-from big_align.use.search.index_folder import KINDS, FolderLock, read_info, write_info
+from big_align.use.search.index_folder import KINDS, read_info, write_info
 from big_align.use.search.metadata import MetadataTable
 from big_align.use.search.pending_rows import PendingRows
 from big_align.use.search.scann_rows import ScannSettings
@@ -66,7 +67,7 @@ def test_growing_equals_building_whole(model, tmp_path):
     build(model, source, tmp_path / "whole")
     assert_same(tmp_path / "grown", tmp_path / "whole")
     left = sorted(path.name for path in (tmp_path / "grown").iterdir())
-    assert left == ["000003", "index.json", "lock"]
+    assert left == ["000003", "index.json"]
 
 
 def test_captions_grow_too_and_each_is_embedded_once(model, tmp_path, monkeypatch):
@@ -122,8 +123,7 @@ def test_a_killed_run_continues_and_equals_one_that_was_not(model, tmp_path, mon
 def test_a_run_that_ended_before_it_wrote_anything_is_no_other_folder(model, tmp_path):
     source = write_photos(tmp_path / "photos", {"1.jpg": 1})
     (tmp_path / "index").mkdir()
-    for name in ("lock", "index.json.partial"):
-        (tmp_path / "index" / name).touch()
+    (tmp_path / "index" / "index.json.partial").touch()
     assert build(model, source, tmp_path / "index").images == 1
 
 
@@ -246,7 +246,7 @@ def test_another_model_or_source_into_the_folder_is_refused(model, tmp_path):
 def test_two_processes_do_not_write_one_index(model, tmp_path):
     source = write_photos(tmp_path / "photos", {"1.jpg": 1})
     build(model, source, tmp_path / "index")
-    with FolderLock(tmp_path / "index"):
+    with lock_folder(tmp_path / "index"):
         with pytest.raises(UserError, match="another process is writing this index"):
             build(model, source, tmp_path / "index")
     build(model, source, tmp_path / "index")
