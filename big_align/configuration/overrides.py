@@ -6,9 +6,10 @@ all of their fields, and then each field takes the value that its text stands fo
 
 import ast
 import contextlib
-import importlib.util
+import importlib.machinery
 import re
 import sys
+import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ SEVERAL = {tuple, list, Sequence}
 """Types of fields that take several values, as in --config.data.source.path="['a', 'b']"."""
 ADDED = r"evaluators\.\w+|data\.mixture\.\w+(\.source)?"
 """The places of nodes that a command line may add."""
+CONFIG_MODULE = "big_align_config_file"
 OF_PARTS = ("classes", "weight")
 """What a part of a mixture has besides the settings of a loader."""
 BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
@@ -117,11 +119,10 @@ def _depth(place: str) -> int:
 def _run_file(found: str) -> ConfigDict:
     """Returns what `get_config` of a file returns; raises a UserError if it is no config."""
     path, colon, argument = found.partition(":")
-    spec = importlib.util.spec_from_file_location("big_align_config_file", path)
-    # A class in the file is looked up in its module, which is a new one for each file.
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    # What is defined in the file is looked up in its module, which is a new one for each file.
+    module = sys.modules[CONFIG_MODULE] = types.ModuleType(CONFIG_MODULE)
     try:
-        spec.loader.exec_module(module)
+        importlib.machinery.SourceFileLoader(CONFIG_MODULE, path).exec_module(module)
         if not hasattr(module, "get_config"):
             raise UserError("it defines no get_config()")
         config = module.get_config(*([argument] if colon else []))
