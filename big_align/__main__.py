@@ -46,7 +46,7 @@ def main() -> None:
     from big_align.training import profiling
 
     workdir = command_line.WORKDIR.value
-    config = command_line.evaluated_config() if evaluating else command_line.CONFIG.value
+    config = command_line.evaluated_config() if evaluating else command_line.given_config()
     steps = profiling.parse_steps(PROFILE.value) if PROFILE.value else None
     agreement.check_start(config)
     if evaluating:

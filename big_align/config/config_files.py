@@ -7,8 +7,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from big_align import configs
-from big_align.config.fields import OWN, restore_types
-from big_align.config.places import GROUPS, list_nodes
+from big_align.config.fields import OWN
+from big_align.config.places import GROUPS
 from big_align.core.errors import UserError, put_in_a_line, suggest
 from big_align.data.json_texts import read_json
 
@@ -72,19 +72,16 @@ def _check_names(node: Any, where: str) -> None:
 def read_config(path: str | os.PathLike) -> ConfigDict:
     """Reads the `config.json` of a workdir, as the config that was written there.
 
-    JSON's lists become tuples, as in config files, and fields that are None regain their types.
+    JSON's lists become tuples, as in config files.
 
     Raises:
-      UserError: it is not JSON, or not the config of a run; or a component is unknown.
+      UserError: it is not JSON, or not the config of a run.
     """
     read = make_tuples(read_json(os.fspath(path)))
     if missing := sorted(FIELDS.difference(read if isinstance(read, dict) else ())):
         raise UserError(f"{path} lacks {', '.join(missing)}; it is not as it was written")
     _check_names(read, str(path))
-    config = ConfigDict(read)
-    for place in list(list_nodes(config)):
-        restore_types(config, place)
-    return config
+    return ConfigDict(read)
 
 
 def make_tuples(node: Any) -> Any:

@@ -3,12 +3,11 @@
 import re
 from typing import NamedTuple
 
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
 from big_align.config.components.docstrings import read_arguments
-from big_align.config.components.signatures import choose_kind, list_kinds, list_settable
+from big_align.config.components.signatures import list_kinds, list_settable
 from big_align.config.places import find_target, in_run
-from big_align.core.errors import ConfigError
 
 
 class Setting(NamedTuple):
@@ -89,19 +88,3 @@ def describe_fields(config: ConfigDict, path: str) -> dict[str, Setting]:
         else:
             fields[name] = Setting((str,) if name == "name" else (), lines.get(name, ""))
     return fields
-
-
-def restore_types(config: ConfigDict, path: str) -> None:
-    """Gives the fields of a node that are None the types by which a command line sets them."""
-    node = config
-    for name in path.split(".") if path else ():
-        node = node[name]
-    try:
-        fields = describe_fields(config, path)
-    except ConfigError:  # a component that is not here, which need not be what is wanted
-        return
-    for name, field in fields.items():
-        if node[name] is None:
-            kind = choose_kind(field.kinds[0]) if field.kinds else object
-            del node[name]
-            node[name] = config_dict.placeholder(kind)

@@ -1,30 +1,32 @@
-"""Choosing components on a command line: --config.objective.name=siglip --config.objective.bias=-5.
+"""A config with changes, as a command line gives them: --config.objective.name=siglip.
 
-The flags of a config take their types from the config that a file returns. So the components that a
-command line names are first put into that config, with all of their fields.
+First whole nodes are replaced, then the components that changes name are put into the config with
+all of their fields, and then each field takes the value that its text stands for.
 """
 
+import ast
+import contextlib
+import importlib.machinery
 import re
 import sys
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from absl import flags
-from ml_collections import ConfigDict, config_dict
-from ml_collections.config_flags.config_flags import ConfigFileFlagParser
+from ml_collections import ConfigDict
 
 from big_align.config.components.signatures import (
     advise,
-    choose_kind,
     fill_defaults,
-    list_kinds,
     list_settable,
     lookup,
     mend,
 )
 from big_align.config.config_files import find_config, read_config
-from big_align.config.places import find_table, source_fields
-from big_align.core.errors import ConfigError, UserError, put_in_a_line, suggest
+from big_align.config.defaults import complete_config
+from big_align.config.fields import describe_fields
+from big_align.config.places import find_node, find_table, source_fields
+from big_align.core.errors import ConfigError, UserError, put_in_a_line, suggest, tell_in_a_line
 from big_align.data.loading.settings import LoaderSettings
 
 KEPT = ("length", "max_length", "transform", "vocab_size")
@@ -33,110 +35,42 @@ KEPT = ("length", "max_length", "transform", "vocab_size")
 They say how it fits its surroundings; any other field may mean something else in the new component,
 even under the same name.
 """
-
-
 SEVERAL = {tuple, list, Sequence}
 """Types of fields that take several values, as in --config.data.source.path="['a', 'b']"."""
+ADDED = r"evaluators\.\w+|data\.mixture\.\w+(\.source)?"
+"""The places of nodes that a command line may add."""
+CONFIG_MODULE = "big_align_config_file"
+OF_PARTS = ("classes", "weight")
+"""What a part of a mixture has besides the settings of a loader."""
+BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
-class ConfigParser(ConfigFileFlagParser):
-    """Loads a config file, and puts the components that a command line names into the config.
+def split_changes(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Splits a command line into changes of the config, and the other words.
 
     Args:
-      argv: the command line.
+      words: the command line, in which a change is --config.FIELD=VALUE or --config.FIELD VALUE;
+        without a value it is True.
 
-    Attributes:
-      argv: what is left for the flags: without --config.NODE={} if other flags fill the node, and
-        with only the last --config.FIELD=VALUE of each field, since flags of tuples would join them
-        all, and that only if it is not None.
-    """
-
-    def __init__(self, argv: Sequence[str]):
-        super().__init__("config", lock_config=False)
-        given = read_overrides(argv)
-        self._emptied = [
-            path
-            for path, text in given.items()
-            if text == "{}" and any(other.startswith(f"{path}.") for other in given)
-        ]
-        # Flags of texts and numbers cannot mean None: those that do are set with the config.
-        self._unset = [path for path, text in given.items() if text == "None"]
-        words = [f"config.{path}={{}}" for path in self._emptied]
-        words += [f"config.{path}=None" for path in self._unset]
-        done = {f"{dashes}{word}" for word in words for dashes in ("-", "--")}
-        self.argv = [word for word in _keep_last(_join_none(argv)) if word not in done]
-        self._given = {path: text for path, text in given.items() if path not in self._emptied}
-
-    def parse(self, path: str) -> Any:
-        """Loads the config that `path` names.
-
-        Raises the errors of `find_config`, `read_config` and `choose_components`, and a UserError
-        if a file does not make a config.
-        """
-        found = find_config(path)
-        config = read_config(found) if found.endswith(".json") else self._run_file(found)
-        for emptied in self._emptied:
-            above, _, field = emptied.rpartition(".")
-            node = _make_node(config, above) if above else config
-            node[field] = ConfigDict()
-        choose_components(config, self._given)
-        for unset in self._unset:
-            _unset_field(config, unset)
-        config.lock()
-        return config
-
-    def _run_file(self, path: str) -> ConfigDict:
-        """Returns what `get_config` of a file returns; raises a UserError if it is no config."""
-        module = f"{self.name}_config"
-        sys.modules.pop(module, None)  # else a file would also have the names of the one before
-        try:
-            config = super().parse(path)
-            getattr(config, "is_locked", None)  # raises what kept the file from being read
-        except AttributeError as error:
-            if "has no attribute" not in (text := str(error)):  # ConfigDict's, about a field
-                raise
-            told = "it defines no get_config()" if "'get_config'" in text else text
-            raise UserError(f"--config={path}: {put_in_a_line(told)}") from error
-        if not isinstance(config, ConfigDict):
-            raise UserError(
-                f"--config={path}: get_config() returns {put_in_a_line(repr(config))}, which is no "
-                "ml_collections.ConfigDict"
-            )
-        return config
-
-
-def _unset_field(config: ConfigDict, path: str) -> None:
-    """Sets a field to None, whatever its type; raises a ConfigError if there is no such field."""
-    above, _, field = path.rpartition(".")
-    node = config
-    for name in filter(None, above.split(".")):
-        node = node.get(name)
-        if not isinstance(node, ConfigDict):
-            raise ConfigError(f"--config.{path}=None: there is no config.{above}")
-    if field not in node:
-        told = suggest(field, list(node))
-        raise ConfigError(f"--config.{path}=None: there is no field {field!r}{told}")
-    if isinstance(value := node[field], ConfigDict):
-        raise ConfigError(f"--config.{path}=None: it has fields; --config.{path}={{}} empties it")
-    if value is not None:  # a field of no type could not have a flag
-        del node[field]
-        node[field] = config_dict.placeholder(type(value))
-
-
-def read_overrides(argv: Sequence[str]) -> dict[str, str]:
-    """Reads --config.FIELD=VALUE, or --config.FIELD VALUE, into a mapping from field to value.
+    Returns:
+      The last value of each field as a text, by the field's place, and the other words.
 
     Raises:
       ConfigError: what stands for a field cannot be the name of one.
     """
-    argv = flags.FLAGS.read_flags_from_files(list(argv), force_gnu=False)
-    given = {}
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+    changes, others, left = {}, [], iter(range(len(words)))
+    for number in left:
+        word, following = words[number], words[number + 1 : number + 2]
         _check_name(word)
         match = re.fullmatch(r"--?config\.([\w.]+)(?:=(.*))?", word, re.DOTALL)
-        if match:
-            given[match[1]] = following if match[2] is None else match[2]
-    return given
+        if not match:
+            others.append(word)
+        elif match[2] is None and following and not following[0].startswith("--"):
+            changes[match[1]] = following[0]
+            next(left)
+        else:
+            changes[match[1]] = "True" if match[2] is None else match[2]
+    return changes, others
 
 
 def _check_name(word: str) -> None:
@@ -152,26 +86,121 @@ def _check_name(word: str) -> None:
     raise ConfigError(f"{word}: {wrong!r} is no name of a field{told}")
 
 
-def _join_none(argv: Sequence[str]) -> list[str]:
-    """Writes --config.FIELD None as one word."""
-    words = []
-    for word in argv:
-        if word == "None" and words and re.fullmatch(r"--?config\.[\w.]+", words[-1]):
-            words[-1] += "=None"
-        else:
-            words.append(word)
-    return words
+def load_changed(path: str, changes: Mapping[str, str]) -> ConfigDict:
+    """Loads the config that a path names, with changes and all defaults; it is locked.
+
+    Args:
+      path: as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`.
+      changes: values as texts, by place, as in {"data.source.name": "csv"}.
+
+    Raises:
+      UserError: there is no such config, or it cannot be made or changed so.
+    """
+    found = find_config(path)
+    config = read_config(found) if found.endswith(".json") else _run_file(found)
+    with config.unlocked():
+        nodes = [place for place in changes if find_node(config, place) is not None]
+        nodes += [place for place in changes if re.fullmatch(ADDED, place) and place not in nodes]
+        for place in sorted(nodes, key=_depth):
+            _set_node(config, place, changes[place])
+        fields = {place: text for place, text in changes.items() if place not in nodes}
+        choose_components(config, fields)
+        for place, text in fields.items():
+            _set_field(config, place, text)
+        complete_config(config)
+    config.lock()
+    return config
 
 
-def _keep_last(argv: Sequence[str]) -> list[str]:
-    """Drops each --config.FIELD=VALUE that a later one overrides."""
-    fields = [re.match(r"--?(config\.[\w.]+)=", word) for word in argv]
-    last = {match[1]: number for number, match in enumerate(fields) if match}
-    return [
-        word
-        for number, (word, match) in enumerate(zip(argv, fields, strict=True))
-        if match is None or last[match[1]] == number
-    ]
+def _depth(place: str) -> int:
+    return place.count(".")
+
+
+def _run_file(found: str) -> ConfigDict:
+    """Returns what `get_config` of a file returns; raises a UserError if it is no config."""
+    path, colon, argument = found.partition(":")
+    # What is defined in the file is looked up in its module, which is a new one for each file.
+    module = sys.modules[CONFIG_MODULE] = types.ModuleType(CONFIG_MODULE)
+    try:
+        importlib.machinery.SourceFileLoader(CONFIG_MODULE, path).exec_module(module)
+        if not hasattr(module, "get_config"):
+            raise UserError("it defines no get_config()")
+        config = module.get_config(*([argument] if colon else []))
+    except Exception as error:  # a config file is code: it may raise anything
+        raise UserError(f"--config={found}: {tell_in_a_line(error)}") from error
+    if not isinstance(config, ConfigDict):
+        raise UserError(
+            f"--config={found}: get_config() returns {put_in_a_line(repr(config))}, which is no "
+            "ml_collections.ConfigDict"
+        )
+    return config
+
+
+def _set_node(config: ConfigDict, place: str, text: str) -> None:
+    """Replaces a node by the dictionary that a text stands for, or adds it."""
+    above, _, name = place.rpartition(".")
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"--config.{place}={text}: it has fields; --config.{place}={{}} empties it"
+        )
+    node = _make_node(config, above) if above else config
+    if name in node:
+        del node[name]
+    node[name] = ConfigDict(value)
+
+
+def _set_field(config: ConfigDict, place: str, text: str) -> None:
+    """Gives a field the value that a text stands for, by the field's type."""
+    above, _, field = place.rpartition(".")
+    node, flag = find_node(config, above) if above else config, f"--config.{place}={text}"
+    if node is None:
+        raise ConfigError(f"{flag}: there is no config.{above}")
+    if field not in node:
+        raise ConfigError(f"{flag}: the config has no field {field!r}{suggest(field, node)}")
+    kinds = describe_fields(config, above)[field].kinds or (node.get_type(field),)
+    try:
+        value = None if text == "None" else _read_value(text, kinds)
+    except ValueError as error:
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise ConfigError(f"{flag}: it must be of type {wanted}") from error
+    del node[field]  # a dictionary of ml_collections keeps the type of a value
+    node[field] = value
+
+
+def _read_value(text: str, kinds: Collection[type]) -> Any:
+    """Returns what a text stands for: a value of the first of some types that it fits.
+
+    Raises:
+      ValueError: it fits none.
+    """
+    if SEVERAL.intersection(kinds) and text.strip().startswith(("(", "[")):
+        kinds = [tuple]
+    for kind in kinds:
+        with contextlib.suppress(ValueError):
+            return _read_one(text, kind)
+    raise ValueError(f"{text!r} fits none of {kinds}")
+
+
+def _read_one(text: str, kind: type) -> Any:
+    if kind is bool:
+        if text.lower() not in BOOLS:
+            raise ValueError("neither true nor false")
+        return BOOLS[text.lower()]
+    if kind in (str, int, float):
+        return kind(text)
+    if kind in SEVERAL and not re.search(r"[(\[,]", text):  # one element, perhaps unquoted
+        with contextlib.suppress(ValueError, SyntaxError):
+            return (ast.literal_eval(text),)
+        return (text,)
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(str(error)) from error
+    return tuple(value) if kind in SEVERAL else value
 
 
 def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
@@ -181,21 +210,19 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
     the fields of `KEPT`.
 
     Args:
-      config: changed in place; the values themselves are left to the flags.
+      config: changed in place; the values themselves are set later.
       given: values as text, by field, as in {"data.source.name": "csv"}.
 
     Raises:
       ConfigError: a name is unknown, or a component lacks a field that the command line sets.
     """
     for path in given:
-        if re.fullmatch(r"evaluators\.\w+|data\.mixture\.\w+", path):
-            _make_node(config, path)  # a new one, which the flag itself fills
-        elif match := re.fullmatch(r"(data\.mixture\.\w+)\.(\w+)", path):
-            if match[2] == "source":
-                _make_node(config, path)
-            _prepare_part(_make_node(config, match[1]), match[2])
+        if match := re.fullmatch(r"(data\.mixture\.\w+)\.(\w+)", path):
+            part, field = _make_node(config, match[1]), match[2]
+            if field not in part and field in (*list_settable(LoaderSettings), *OF_PARTS):
+                part[field] = None  # it takes that of config.data otherwise
     places = dict.fromkeys(path.rpartition(".")[0] for path in given)
-    for place in sorted(places, key=lambda place: place.count(".")):
+    for place in sorted(places, key=_depth):
         table = find_table(place)
         if table is None:
             continue
@@ -205,12 +232,10 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
             for path, value in given.items()
             if path.startswith(prefix)
         }
-        if place in given:  # the whole node is given too; the flags know the order
-            continue
         node = _make_node(config, place)
         name = fields.pop("name", None) or node.get("name")
         if not name:
-            _check_mixture(config, given, place, fields)
+            _check_mixture(config, place, fields)
             raise ConfigError(
                 f"config.{place} is empty: its fields need its name, one of "
                 f"{', '.join(sorted(table))}{advise(f'config.{place}', name=min(table))}"
@@ -219,25 +244,15 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
         _prepare_fields(node, fields, table, f"config.{place}")
 
 
-def _check_mixture(
-    config: ConfigDict, given: Mapping[str, str], place: str, fields: Mapping[str, str]
-) -> None:
+def _check_mixture(config: ConfigDict, place: str, fields: Mapping[str, str]) -> None:
     """Raises a ConfigError if a source is meant for a part of a mixture."""
     parts = sorted((config.get("data") or {}).get("mixture") or {})
-    if place == "data.source" and parts and "data.mixture" not in given:
+    if place == "data.source" and parts:
         first = advise(f"config.data.mixture.{parts[0]}.source", **fields)
         raise ConfigError(
             f"config.data.source is not used beside config.data.mixture, which has the parts "
             f"{', '.join(parts)}{first}"
         )
-
-
-def _prepare_part(part: ConfigDict, field: str) -> None:
-    """Adds a field to a part of a mixture that takes it from config.data otherwise."""
-    kinds = {name: choose_kind(x.hint) for name, x in list_settable(LoaderSettings).items()}
-    kinds |= {"classes": str, "weight": float}
-    if field in kinds and field not in part:
-        part[field] = config_dict.placeholder(kinds[field])
 
 
 def _make_node(config: ConfigDict, path: str) -> ConfigDict:
@@ -265,28 +280,19 @@ def _choose(node: ConfigDict, name: str, target: Any) -> None:
 def _prepare_fields(
     node: ConfigDict, fields: Mapping[str, str], table: Mapping[str, str], where: str
 ) -> None:
-    """Gives each field that a command line sets the type with which it is parsed."""
+    """Adds the fields that a command line sets, and that have no defaults, to a node."""
     target = lookup(node["name"], table, where)
     known, sources = list_settable(target), source_fields(target)
     for path, text in fields.items():
         field = path.partition(".")[0]
         if field in sources:
             _make_node(node, field)
-            continue
-        if field not in known:
+        elif field not in known:
             takes = [*sources, *known]
             raise ConfigError(
                 f"--{where}.{path}={text}: {node['name']} has no field "
                 f"{field!r}{suggest(field, takes)}; it takes: {', '.join(takes)}"
                 + mend(where, field, text, ["name", *takes])
             )
-        if "." in path:
-            continue
-        kinds = list_kinds(known[field].hint)
-        if str in kinds and SEVERAL.intersection(kinds):
-            if field in node:
-                del node[field]
-            several = text.strip().startswith(("(", "["))  # a Python list or tuple
-            node[field] = config_dict.placeholder(object if several else str)
         elif field not in node:
-            node[field] = config_dict.placeholder(choose_kind(known[field].hint))
+            node[field] = None

@@ -2,11 +2,11 @@
 
 import glob
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import files, listing
-from big_align.data.json_texts import NotJson, parse_json
+from big_align.data.json_texts import NotJson, parse_json, read_json
 from big_align.data.sources.table_source import Row, TableSource
 
 KARPATHY_FOLDERS = ("", "/images", "/Images", "/flickr30k-images", "/Flicker8k_Dataset")
@@ -25,25 +25,58 @@ def read_karpathy(path: str, splits: str) -> TableSource:
     Raises:
       UserError: it is not such a file, has none of these splits, or the images are missing.
     """
-    found = _parse(path, files.read_text(path))
-    wanted = splits.split(",")
+    images, folder = list_karpathy(path, splits)
+    rows = [Row(0, image.path, [], [text for _, text in image.captions]) for image in images]
+    return TableSource(path, folder, rows, True)
+
+
+class KarpathyImage(NamedTuple):
+    """An image of Karpathy's files.
+
+    Attributes:
+      name: the name of its file.
+      path: where the file is in the folder of images.
+      captions: its texts, each after its id, which is None if there are none.
+    """
+
+    name: str
+    path: str
+    captions: list[tuple[int | None, str]]
+
+
+def list_karpathy(path: str, splits: str, ids: bool = False) -> tuple[list[KarpathyImage], str]:
+    """Lists the images of some splits, and finds their folder; as `read_karpathy`.
+
+    Args:
+      path: the file.
+      splits: the splits, separated by commas.
+      ids: whether captions must have ids.
+    """
+    found, wanted = read_json(path), splits.split(",")
     try:
-        images = [image for image in found["images"] if image["split"] in wanted]
-        rows = [
-            Row(0, "/".join(filter(None, (image.get("filepath", ""), image["filename"]))), [],
-                [_check_text(sentence["raw"], path) for sentence in image["sentences"]])
-            for image in images
-        ]  # fmt: skip
+        images = [
+            KarpathyImage(
+                image["filename"],
+                "/".join(filter(None, (image.get("filepath", ""), image["filename"]))),
+                [
+                    (int(text["sentid"]) if ids else None, _check_text(text["raw"], path))
+                    for text in image["sentences"]
+                ],
+            )
+            for image in found["images"]
+            if image["split"] in wanted
+        ]
         there = sorted({str(image["split"]) for image in found["images"]})
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} is no file of Karpathy's splits: it needs `images`, each with `split`, "
-            f"`filename` and `sentences` with `raw` (the first thing missing is {error})"
+            f"`filename` and `sentences` with `raw`{' and `sentid`' * ids} (the first thing "
+            f"missing is {error})"
         ) from error
-    if not rows:
+    if not images:
         raise UserError(f"{path} has no image of the split {splits}; it has {', '.join(there)}")
-    folder = path.rpartition("/")[0]
-    return TableSource(path, find_folder(path, folder, KARPATHY_FOLDERS, rows[0].image), rows, True)
+    place = path.rpartition("/")[0]
+    return images, find_folder(path, place, KARPATHY_FOLDERS, images[0].path)
 
 
 def read_lines(folder: str, path: str, captions: str) -> TableSource:
@@ -117,25 +150,17 @@ def find_folder(path: str, folder: str, places: Sequence[str], image: str) -> st
 
 def _crossmodal_rows(path: str, language: str) -> Iterator[Row]:
     for number, line in enumerate(_lines(path), start=1):
-        found = _parse(f"{path}, line {number}", line)
         try:
+            found = parse_json(line)
             name, captions = found["image/key"], found[language]["caption"]
+        except NotJson as error:
+            raise UserError(f"{path}, line {number} {error}") from error
         except (KeyError, TypeError) as error:
             raise UserError(
                 f"{path}, line {number}: there is no {error}; each line has `image/key` and, for "
                 "each language, `caption`"
             ) from error
         yield Row(number, f"{name}.jpg", [], [_check_text(text, path) for text in captions])
-
-
-def _parse(where: str, text: str) -> dict[str, Any]:
-    try:
-        found = parse_json(text)
-    except NotJson as error:
-        raise UserError(f"{where} {error}") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{where} is not a JSON object")
-    return found
 
 
 def _check_text(text: Any, path: str) -> str:

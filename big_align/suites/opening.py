@@ -185,6 +185,11 @@ class FoundLayout(NamedTuple):
     folder: str
     root: str
 
+    @property
+    def path(self) -> str:
+        """The location of the split in its folder."""
+        return f"{self.root}/{self.split}"
+
 
 def _list_places(layout: Layout, split: str, folder: str) -> list[tuple[str, str]]:
     """Returns the folders that a layout may have, each with what it must contain."""
@@ -239,12 +244,11 @@ def _open_tfds(found: FoundLayout, task: str, index_dir: str | None) -> examples
     if layout.label in tfds_labels.RULES:
         return tfds_labels.RuledSource(*where, layout.label, index_dir)
     kind = tfds_labels.DspritesSource if layout.name == "dsprites" else TFDSSource
-    texts = {"caption": layout.caption or None, "label": layout.label or None}
-    return kind(*where, **texts, index_dir=index_dir)
+    return kind(*where, **_list_texts(layout), index_dir=index_dir)
 
 
 def _open_clip_benchmark(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
-    folder = f"{found.root}/{found.split}"
+    folder = found.path
     shards = _glob(folder, "*.tar")
     count = _read_word(f"{folder}/nshards.txt")
     if count.isdecimal():
@@ -259,10 +263,8 @@ def _open_clip_benchmark(found: FoundLayout, task: str, index_dir: str | None) -
     kind = _read_word(f"{found.root}/dataset_type.txt") or "classification"
     if kind != ("retrieval" if task == "retrieval" else "classification"):
         raise UserError(f"{found.root}/dataset_type.txt says {kind}, and this is for {task}")
-    layout = found.layout
-    return TarSource(
-        shards, layout.caption or None, layout.label or None, index_dir, caption_lines=True
-    )
+    texts = _list_texts(found.layout)
+    return TarSource(shards, **texts, index_dir=index_dir, caption_lines=True)
 
 
 def _read_word(path: str) -> str:
@@ -273,48 +275,34 @@ def _read_word(path: str) -> str:
         return ""
 
 
-def _open_folders(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
-    return FolderSource(f"{found.root}/{found.split}".rstrip("/"))
-
-
-def _open_label_lists(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
-    return label_lists.read_label_list(f"{found.root}/{found.split}", found.layout.own_names or ())
-
-
-def _open_shards(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
-    shards, layout = _glob(found.root, f"{found.split}-*.tar"), found.layout
-    return TarSource(shards, layout.caption or None, layout.label or None, index_dir)
-
-
-def _open_json_lines(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
-    path = f"{found.root}/{found.split}"
-    return read_image_folder(path, caption="", label=found.layout.label)
-
-
-def _open_karpathy(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
-    return caption_files.read_karpathy(_glob(found.root, KARPATHY)[0], found.split)
-
-
-def _open_lines(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
-    path = _glob(found.root, found.split)[0]
-    return caption_files.read_lines(found.root, path, found.layout.caption)
-
-
-def _open_crossmodal(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
-    return caption_files.read_crossmodal(f"{found.root}/{found.split}", found.layout.caption)
-
-
-_OPENERS: dict[str, Callable[[FoundLayout, str, str | None], examples.Source]] = {
+_OPENERS: dict[str, Callable[["FoundLayout", str, str | None], examples.Source]] = {
     "tfds": _open_tfds,
     "clip_benchmark": _open_clip_benchmark,
-    "class_folders": _open_folders,
-    "label_lists": _open_label_lists,
-    "shards": _open_shards,
-    "json_lines": _open_json_lines,
-    "karpathy": _open_karpathy,
-    "lines": _open_lines,
-    "crossmodal3600": _open_crossmodal,
+    "class_folders": lambda found, task, index_dir: FolderSource(found.path.rstrip("/")),
+    "label_lists": lambda found, task, index_dir: label_lists.read_label_list(
+        found.path, found.layout.own_names or ()
+    ),
+    "shards": lambda found, task, index_dir: TarSource(
+        _glob(found.root, f"{found.split}-*.tar"), **_list_texts(found.layout), index_dir=index_dir
+    ),
+    "json_lines": lambda found, task, index_dir: read_image_folder(
+        found.path, caption="", label=found.layout.label
+    ),
+    "karpathy": lambda found, task, index_dir: caption_files.read_karpathy(
+        _glob(found.root, KARPATHY)[0], found.split
+    ),
+    "lines": lambda found, task, index_dir: caption_files.read_lines(
+        found.root, _glob(found.root, found.split)[0], found.layout.caption
+    ),
+    "crossmodal3600": lambda found, task, index_dir: caption_files.read_crossmodal(
+        found.path, found.layout.caption
+    ),
 }
+"""What makes a source of what was found, the benchmark's task, and `index_dir`, by kind."""
+
+
+def _list_texts(layout: Layout) -> dict[str, str | None]:
+    return {"caption": layout.caption or None, "label": layout.label or None}
 
 
 def _list_ids(benchmark: Benchmark, folder: str) -> tuple[str, ...]:

@@ -118,17 +118,14 @@ def measure(options: argparse.Namespace) -> int:
 
     from big_align.core.whole_files import check_file
     from big_align.data.loading.broken import check_fraction
-    from big_align.parallel.distributed import agreement, processes
+    from big_align.parallel.distributed import agreement
     from big_align.suites.measuring import page, plans, results, runner
     from big_align.suites.measuring.embeddings import EmbeddingStore
     from big_align.suites.measuring.tasks import TaskSettings
     from big_align.training.stopping import StopSignals
     from big_align.use.inference import loaded_model
 
-    if options.distributed:
-        processes.join_processes()
-    else:
-        processes.check_alone("add --distributed")
+    command.begin_processes(options.distributed)
     names = read_names(options.benchmarks, read_templates(options.template))
     settings = TaskSettings(
         read_numbers(options.shots), options.draws, equal_classes=options.equal_classes

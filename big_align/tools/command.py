@@ -44,6 +44,14 @@ def make_parser(name: str, doc: str | None, **settings: Any) -> argparse.Argumen
     )
 
 
+def begin_processes(distributed: bool) -> None:
+    """Joins the other processes, or refuses to be one of several without --distributed."""
+    if distributed:
+        processes.join_processes()
+    else:
+        processes.check_alone("add --distributed")
+
+
 def local_path(text: str) -> pathlib.Path:
     """Reads a path to write to, which is local: pathlib would make a folder here of gs://..."""
     try:

@@ -85,13 +85,10 @@ def embed(options: argparse.Namespace) -> None:
     """Embeds, and prints what was done."""
     from big_align.data.precomputed import single_files
     from big_align.data.precomputed.embedding_files import EmbeddingFolder
-    from big_align.parallel.distributed import agreement, processes
+    from big_align.parallel.distributed import agreement
 
     _check(options)
-    if options.distributed:
-        processes.join_processes()
-    else:
-        processes.check_alone("add --distributed")
+    command.begin_processes(options.distributed)
     output, embed_into = options.output, _embed_texts if options.what == "text" else _embed_images
     dtype = options.dtype or ("float32" if output.suffix == ".parquet" else "float16")
     if output.suffix not in single_files.ENDINGS:

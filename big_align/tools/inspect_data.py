@@ -24,8 +24,8 @@ REPEATED = (
 )
 
 
-def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Reads the command line; also returns the rest of it, the overrides of the config."""
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
     parser = command.make_parser("inspect_data", __doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--config", required=True, help="the config file")
@@ -35,16 +35,7 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
     add("--pictures", type=int, default=24, help="number of pictures to show (%(default)s)")
     add("--seed", type=int, default=0, help="random seed (%(default)s)")
     add("--output", default="data.html", help="the page to write (%(default)s)")
-    options, rest = parser.parse_known_args(arguments)
-    for argument in rest:
-        if not argument.startswith("--config."):
-            parser.error(f"unknown argument {argument}")
-    return options, rest
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
-    options, overrides = parse_arguments(arguments)
+    options, overrides = parser.parse_known_args(arguments)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     return command.run(inspect, options, overrides)
 

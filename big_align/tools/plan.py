@@ -84,9 +84,6 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
         "of the memory",
     )  # fmt: skip
     options, rest = parser.parse_known_args(arguments)
-    for argument in rest:
-        if not argument.startswith("--config."):
-            parser.error(f"unknown argument {argument}")
     if options.search and options.chips:
         parser.error("--search looks for a setting for one machine: give it, or --chips")
     return options, rest

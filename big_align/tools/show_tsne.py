@@ -29,8 +29,8 @@ CHUNK = 1000
 """How many names are embedded at a time, with all of their templates."""
 
 
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
     parser = command.make_parser("show_tsne", __doc__)
     add = parser.add_argument
     add("--models", nargs="+", required=True, help="workdirs, or folders or files of weights")
@@ -50,12 +50,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--most", type=int, default=1000, help="most names of a list in the map (%(default)s)")
     add("--seed", type=int, default=0, help="random seed (%(default)s)")
     add("--output", default="tsne.png", help="the picture to write: png, pdf or svg (%(default)s)")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
-    return command.run(show, parse_arguments(arguments))
+    return command.run(show, parser.parse_args(arguments))
 
 
 def show(options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from absl import logging
 from big_align.core.errors import UserError, WeightsMismatch, put_in_a_line
 from big_align.data.package_files import locate
 from big_align.weights import jax_export_format, sentence_transformers_format
-from big_align.weights.arrays.weight_files import write_folder
+from big_align.weights.arrays.weight_files import list_names, write_folder
 from big_align.weights.formats import (
     efficientnet_pytorch_format,
     native_format,
@@ -36,7 +36,8 @@ READ = (
     *(native_format, transformers_format, open_clip_format, timm_format),
     *(efficientnet_pytorch_format, swin_checkpoints),
 )
-"""Each has recognize(path) and read(path)."""
+"""Each has read(path), and recognize(path, names), which takes a folder and no names, or a file of
+weights and the names of its arrays."""
 
 OTHERS = ("transformers", "open_clip", "timm")
 """Formats with what another library has a place for: no classifier, and few image operations."""
@@ -102,8 +103,9 @@ def read(path: str | os.PathLike) -> Pretrained:
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
     with explained(path):
+        names = list_names(path)
         for module in READ:
-            if module.recognize(path):
+            if module.recognize(path, names):
                 return module.read(path)
     raise UserError(
         f"{path} is not a workdir, a folder with a config.json of transformers, timm or big_align, "

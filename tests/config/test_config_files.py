@@ -36,7 +36,7 @@ def list_types(node, place="config"):
         if isinstance(node[name], ConfigDict):
             found |= list_types(node[name], where)
         else:
-            found[where] = node.get_type(name), (type(node[name]), node[name])
+            found[where] = type(node[name]), node[name]
     return found
 
 

@@ -107,7 +107,7 @@ def remove(name):
         (truncate, "model.safetensors .*truncated"),
         (mislabel, "model.safetensors is not a safetensors file .*: it is a zip archive"),
         (pickle_code, "pytorch_model.bin .*pickle"),
-        (take_from_another, "does not hold the model that its config describes; .*is missing"),
+        (take_from_another, r"does not hold the model that its config describes:[\s\S]*is missing"),
         (damage_config, "config.json is not JSON: Expecting property name"),
         (remove("model.safetensors"), "has no weights; looked for model.safetensors"),
         (remove("config.json"), "is not a workdir, a folder with a config.json"),

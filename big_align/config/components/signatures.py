@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from beartype.door import is_bearable
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
 from big_align.core.errors import ConfigError, FieldError, suggest
 from big_align.core.nodes import GIVEN, Node
@@ -275,19 +275,10 @@ def fill_defaults(target: Any, node: ConfigDict) -> None:
       target: a function or class with typed parameters.
       node: names and values; changed in place.
     """
-    for name, (hint, default, _) in list_settable(target).items():
-        if name in node:
-            continue
-        if isinstance(default, (bool, int, float, str, tuple)):
-            node[name] = default
-        elif default is None:
-            node[name] = config_dict.placeholder(choose_kind(hint))
-
-
-def choose_kind(hint: Any) -> type:
-    """Returns the type with which a command line parses a field: the first that it may have."""
-    kinds = list_kinds(hint)
-    return kinds[0] if kinds and kinds[0] is not Any else object
+    for name, parameter in list_settable(target).items():
+        kinds = (bool, int, float, str, tuple, types.NoneType)
+        if name not in node and isinstance(parameter.default, kinds):
+            node[name] = parameter.default
 
 
 def make(target: Any, node: Node, where: str, **given: Any) -> Any:

@@ -1,14 +1,10 @@
 """Files of ratings: those of Crisscrossed Captions, and of SimLex-999."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from big_align.core.errors import UserError
 from big_align.data import listing
-from big_align.data.json_texts import read_json
-from big_align.suites.caption_files import KARPATHY_FOLDERS, find_folder
+from big_align.suites.caption_files import list_karpathy
 from big_align.suites.judged.judgments import Numbering, RatedCaptions, RatedWords, Ratings
 from big_align.suites.judged.rows import JudgedRow, read_columns
 from big_align.suites.judged.sources import list_images
@@ -62,29 +58,14 @@ class _CocoSplit:
         self.owner: list[int] = []
         self.numbers: dict[str, int] = {}
         self.path, self.split = path, split
-        found = read_json(path)
-        try:
-            for image in found["images"]:
-                if image["split"] == split:
-                    self._add(image)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{path} is no file of Karpathy's splits: it needs `images`, each with `split`, "
-                f"`filename` and `sentences` with `raw` and `sentid` (the first thing missing is "
-                f"{error})"
-            ) from error
-        if not self.files:
-            raise UserError(f"{path} has no image of the split {split}")
-        folder = path.rpartition("/")[0]
-        self.folder = find_folder(path, folder, KARPATHY_FOLDERS, self.files[0])
-
-    def _add(self, image: Mapping[str, Any]) -> None:
-        self.numbers[image["filename"]] = len(self.files)
-        for sentence in image["sentences"]:
-            self.numbers[f"{CAPTION}:{int(sentence['sentid'])}"] = len(self.texts)
-            self.texts.append(" ".join(sentence["raw"].split()))
-            self.owner.append(len(self.files))
-        self.files.append("/".join(filter(None, (image.get("filepath", ""), image["filename"]))))
+        images, self.folder = list_karpathy(path, split, ids=True)
+        for image in images:
+            self.numbers[image.name] = len(self.files)
+            for number, text in image.captions:
+                self.numbers[f"{CAPTION}:{number}"] = len(self.texts)
+                self.texts.append(text)
+                self.owner.append(len(self.files))
+            self.files.append(image.path)
 
     def find(self, row: JudgedRow, column: str) -> int:
         """Returns the number of a caption, such as `COCO_val2014:sentid:411553`, or of an image."""

@@ -21,7 +21,7 @@ from big_align.core.errors import UserError
 from big_align.core.regular_files import map_array
 from big_align.data.derived.source_pieces import Pieces, fingerprint_images
 from big_align.data.examples import Source
-from big_align.data.images.same_images import HASH_BYTES, SameImages, find_firsts, tell_copies
+from big_align.data.images.same_images import HASH_BYTES, SameImages, find_firsts
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.data.precomputed.shard_files import (
     EMBEDDINGS,
@@ -30,7 +30,6 @@ from big_align.data.precomputed.shard_files import (
     write_array,
 )
 from big_align.evaluators.embedder import Embedder
-from big_align.evaluators.zero_shot import average_texts
 from big_align.runs.embed_source import (
     SourceEncoder,
     digest_weights,
@@ -160,10 +159,6 @@ class EmbeddingStore:
         first = find_firsts(np.where(readable[:, None], hashes, 0).astype(np.uint8))
         return EmbeddedImages(rows[:, :dim], rows[:, dim:-HASH_COLUMNS], first, readable)
 
-    def tell_copies(self, images: EmbeddedImages, source: Source) -> None:
-        """Logs how many images are copies; raises a UserError if they are too many."""
-        tell_copies(images.first, source, self.transform)
-
     def read_texts(self, texts: Sequence[str], what: str = "embedding") -> Float[np.ndarray, "n d"]:
         """Returns the rows of texts; those on disk are not computed again.
 
@@ -177,11 +172,6 @@ class EmbeddingStore:
         """
         starts = range(0, len(texts), TEXTS)
         return np.concatenate([self._read_part(texts[n : n + TEXTS], what) for n in starts])
-
-    def read_classes(self, texts: Sequence[Sequence[str]]) -> Float[np.ndarray, "c d"]:
-        """Returns the embeddings of classes: means over the texts of each, at unit length."""
-        ztxt = self.read_texts([text for group in texts for text in group])
-        return average_texts(ztxt, [len(group) for group in texts])
 
     def _read_part(self, texts: Sequence[str], what: str) -> Float[np.ndarray, "n d"]:
         tokens = self._model.tokenize(list(texts))

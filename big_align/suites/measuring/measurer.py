@@ -11,22 +11,48 @@ from jaxtyping import Float
 
 from big_align.data.derived.source_pieces import digest_texts
 from big_align.data.examples import Source
-from big_align.data.labels.prompts import fill_class_templates
+from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.classifiers.logistic_regression import TOLERANCE
+from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.exhibits.exhibit import encode
-from big_align.evaluators.exhibits.retrieval import Pairs
-from big_align.evaluators.text_tuning import TUNING, ClassEmbeddings
-from big_align.evaluators.zero_shot import warn_of_alike
+from big_align.evaluators.text_tuning import TUNING
 from big_align.parallel.distributed import agreement
 from big_align.suites.measuring import tasks as measuring
 from big_align.suites.measuring.embeddings import EmbeddedImages, EmbeddingStore
-from big_align.suites.measuring.judged_tasks import measure_judged
 from big_align.suites.measuring.outcomes import Outcome
+from big_align.suites.measuring.plan_model import PlanModel
 from big_align.suites.measuring.plans import BenchmarkPlan, join_settings
 from big_align.suites.measuring.results import TASK_NAMES
-from big_align.suites.measuring.tasks import LabeledSplit, TaskSettings
+from big_align.suites.measuring.tasks import TaskSettings
 from big_align.training.logs.evaluations import find_version
 from big_align.use.inference.loaded_model import LoadedModel
+
+
+class _StoredModel(PlanModel):
+    """A model whose embeddings are in a store."""
+
+    def __init__(self, model: LoadedModel, store: EmbeddingStore, *given: Any):
+        super().__init__(*given, store.transform, store.max_broken_fraction)
+        self._model, self._store, self.has_texts = model, store, model.embeds("text")
+        self.folders = {split: store.find_folder(x) for split, x in self.plan.sources.items()}
+
+    @property
+    def embedder(self) -> Embedder:
+        return self._store.embedder
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._model.made_tokenizer
+
+    @property
+    def temperature(self) -> float | None:
+        return self._model.temperature
+
+    def read_images(self, split: str) -> EmbeddedImages:
+        return self._store.read(self.plan.sources[split], self.folders[split])
+
+    def read_texts(self, texts: Sequence[str], what: str = "embedding") -> Float[np.ndarray, "n d"]:
+        return self._store.read_texts(texts, what)
 
 
 class Measurer:
@@ -50,8 +76,8 @@ class Measurer:
     ):
         self._model, self._path, self._store, self._plan = model, path, store, plan
         self._benchmark, self._tasks = plan.benchmark, settings
-        self._folders = {split: store.find_folder(x) for split, x in plan.sources.items()}
-        self._splits: dict[str, LabeledSplit] = {}
+        self._stored = _StoredModel(model, store, plan, settings)
+        self._folders = self._stored.folders
         self._texts: dict[str, str] = {}
         self._seconds = 0.0
 
@@ -117,7 +143,7 @@ class Measurer:
           UserError: labels do not fit, or cannot be measured.
         """
         start = time.monotonic()
-        outcome = self._measure_task(task)
+        outcome, _ = self._stored.measure(task)
         seconds = {"embedding": self._seconds, "measuring": time.monotonic() - start}
         return self._write_row(task, outcome, seconds)
 
@@ -126,71 +152,6 @@ class Measurer:
         folder = self._folders[split]
         topic = f"embedded {self._benchmark.name} {split}"
         agreement.attempt(topic, self._store.embed, source, folder)
-
-    def _measure_task(self, task: str) -> Outcome:
-        benchmark, settings = self._benchmark, self._tasks
-        if task == "retrieval":
-            return measuring.measure_retrieval(self._pair(), benchmark.folds)
-        if self._plan.judged is not None:
-            images = self._read_images(self._plan.measured) if self._plan.sources else None
-            given = benchmark.metric, images, self._store.read_texts
-            return measure_judged(self._plan.judged, *given)
-        classes, test = self._plan.classes, self._read(self._plan.measured)
-        if task == "zero_shot":
-            given = self._embed_classes(), benchmark.metric, self._model.temperature
-            return measuring.measure_zero_shot(test, classes, *given, settings.equal_classes)
-        others = {split: self._read(split) for split in self._plan.splits_of(task)[1:]}
-        if task == "knn":
-            return measuring.measure_knn(test, others["train"])
-        drawn = list(others.values())
-        if task == "few_shot":
-            ztxt = self._embed_classes() if self._model.embeds("text") else None
-            return measuring.measure_few_shot(test, drawn, ztxt, settings)
-        if task == "few_shot_text":
-            self._embed_classes()  # warns of those that are alike
-            given = self._make_texts(), self._tune_classes, settings
-            return measuring.measure_few_shot_text(test, drawn, *given)
-        given = others["train"], others.get("validation"), classes, benchmark.metric, settings
-        return measuring.measure_linear_probe(test, *given)
-
-    def _embed_classes(self) -> Float[np.ndarray, "c d"]:
-        texts = self._make_texts()
-        ztxt = self._store.read_classes(texts)
-        warn_of_alike(ztxt, texts, self._model.made_tokenizer, self._benchmark.name)
-        return ztxt
-
-    def _make_texts(self) -> list[list[str]]:
-        return fill_class_templates(self._plan.classes, self._plan.templates)
-
-    def _tune_classes(self, texts: Sequence[Sequence[str]]) -> ClassEmbeddings:
-        return ClassEmbeddings(self._store.embedder, self._model.made_tokenizer, texts)
-
-    def _read(self, split: str) -> LabeledSplit:
-        """Reads the embeddings and labels of a split, once for all tasks."""
-        if split not in self._splits:
-            source = self._plan.sources[split]
-            several = self._benchmark.task == "multilabel"
-            given = self._plan.classes, several, self._store.max_broken_fraction
-            label = measuring.read_labels(source, *given)
-            images = self._read_images(split)
-            name = f"{self._benchmark.name} {split}"
-            self._splits[split] = LabeledSplit(name, source, images, label)
-        return self._splits[split]
-
-    def _read_images(self, split: str) -> EmbeddedImages:
-        return self._store.read(self._plan.sources[split], self._folders[split])
-
-    def _pair(self) -> Pairs:
-        """Embeds the captions of the measured split."""
-        split = self._plan.measured
-        source = self._plan.sources[split]
-        images = self._read_images(split)
-        self._store.tell_copies(images, source)
-        fraction = self._store.max_broken_fraction
-        captions, owner, number = measuring.pair_captions(source, images, fraction)
-        return Pairs(
-            images.embedding[number], self._store.read_texts(captions), captions, owner, number
-        )
 
     def _write_row(
         self, task: str, outcome: Outcome, seconds: Mapping[str, float]

@@ -99,6 +99,26 @@ def choose_measured(benchmark: Benchmark) -> str:
     return "test" if "test" in benchmark.splits else "validation"
 
 
+def open_plan(
+    benchmark: Benchmark, task: str, data: str, templates: tuple[str, ...] | None = None
+) -> BenchmarkPlan:
+    """Opens all that a task reads; the arguments are those of `make_plan`.
+
+    Raises:
+      MissingData: data are missing.
+    """
+    measured, classes = choose_measured(benchmark), None
+    if benchmark.task in JUDGED:
+        judged = open_judged(benchmark, measured, data)
+        sources = {} if judged.source is None else {measured: judged.source}
+        return BenchmarkPlan(benchmark, measured, sources, (task,), None, judged)
+    sources = {measured: open_split(benchmark, measured, data)}
+    sources |= open_training(benchmark, (task,), data)
+    if benchmark.task != "retrieval":
+        classes = read_class_list(benchmark, data)
+    return BenchmarkPlan(benchmark, measured, sources, (task,), classes, templates=templates)
+
+
 def make_plan(
     name: str,
     tasks: Sequence[str],
@@ -142,11 +162,10 @@ def make_plan(
     measured = choose_measured(benchmark)
     if benchmark.task in JUDGED:
         try:
-            judged = open_judged(benchmark, measured, data)
+            (task,) = fit
+            return open_plan(benchmark, task, data), lines
         except MissingData as error:
             return None, [*lines, str(error)]
-        sources = {} if judged.source is None else {measured: judged.source}
-        return BenchmarkPlan(benchmark, measured, sources, tuple(fit), None, judged), lines
     try:
         sources = {measured: open_split(benchmark, measured, data, index_dir)}
         classes = None if benchmark.task == "retrieval" else read_class_list(benchmark, data)

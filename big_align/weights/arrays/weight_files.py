@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,14 @@ def open_weights(path: str | os.PathLike) -> WeightFile:
         locate = _locate_in_shards if path.name.endswith(INDEX) else _locate
         arrays = locate(path, files)
         return WeightFile(path, _unwrap(arrays), files.pop_all())
+
+
+def list_names(path: pathlib.Path) -> Collection[str]:
+    """Returns the names of the arrays in a file of weights; none of a folder or another file."""
+    if path.is_dir() or path.suffix not in FORMATS:
+        return ()
+    with open_weights(path) as weights:
+        return weights.arrays.keys()
 
 
 def _unwrap(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:

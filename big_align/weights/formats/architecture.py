@@ -189,7 +189,11 @@ def side_of_grid(positions: int, extra: int) -> int:
 
 
 def take(
-    entries: Sequence[Entry], weights: Mapping[str, np.ndarray], shapes: Mapping, where: str
+    entries: Sequence[Entry],
+    weights: Mapping[str, np.ndarray],
+    shapes: Mapping,
+    where: str,
+    unused: Sequence[str],
 ) -> dict[str, np.ndarray]:
     """Turns the arrays of a file into ours.
 
@@ -198,14 +202,19 @@ def take(
       weights: arrays by their names; each is read once.
       shapes: the shapes that ours must have, by path.
       where: the file or folder, for messages.
+      unused: parts of names of arrays that may be left over.
 
     Returns:
       Arrays by path.
 
     Raises:
-      WeightsMismatch: arrays are missing or have other shapes; the message lists all.
+      WeightsMismatch: arrays are missing, have other shapes or are left over; all are listed.
     """
-    faults, flat = [], {}
+    left = sorted(set(weights) - {entry.theirs for entry in entries})
+    strange = [name for name in left if not any(part in name for part in unused)]
+    more = " ..." if len(strange) > 12 else ""
+    faults = [f"no place for: {', '.join(strange[:12])}{more}"] if strange else []
+    flat = {}
     for entry in entries:
         if entry.theirs not in weights:
             faults.append(f"{entry.theirs} is missing")
@@ -225,8 +234,8 @@ def take(
         flat |= pieces
     if faults:
         raise WeightsMismatch(
-            f"{where} does not hold the model that its config describes; {len(faults)} arrays "
-            f"differ:\n" + "\n".join(f"  {fault}" for fault in faults[:40])
+            f"{where} does not hold the model that its config describes:\n"
+            + "\n".join(f"  {fault}" for fault in faults[:40])
         )
     return flat
 

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import pathlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,8 @@ from big_align.core.regular_files import read_regular
 from big_align.data.files import exists, files_of
 from big_align.data.package_files import locate
 from big_align.weights.arrays.weight_files import open_weights
-from big_align.weights.formats import architecture
 from big_align.weights.formats.preprocessing import Preprocessing
-from big_align.weights.formats.pretrained import Classifier, Pretrained
+from big_align.weights.formats.pretrained import Classifier, Pretrained, assemble
 from big_align.weights.formats.text_files import read_json
 
 FORMAT = "big_align"
@@ -38,7 +37,7 @@ VOCABULARIES = {
 """The arguments of a tokenizer that name files."""
 
 
-def recognize(path: pathlib.Path) -> bool:
+def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
     """Returns whether a folder is one of ours."""
     return read_json(path / "config.json").get("format") == FORMAT
 
@@ -55,36 +54,24 @@ def read(path: pathlib.Path) -> Pretrained:
     if missing := [field for field in FIELDS if field not in config]:
         raise WeightFileError(f"{path}/config.json lacks {', '.join(missing)}")
     node, tokenizer = config["model"], _find_vocabularies(path, config)
-    with open_weights(path) as weights:
-        architecture.check_sizes(node, config["image_size"], weights.arrays, str(path))
-        shapes = architecture.expected_shapes(node, config["image_size"])
-        stored = {name: array.shape for name, array in weights.arrays.items()}
-        faults = [f"{name} is missing" for name in sorted(shapes.keys() - stored.keys())]
-        faults += [f"{name} has no place" for name in sorted(stored.keys() - shapes.keys())]
-        faults += [
-            f"{name} has shape {list(stored[name])}, the model {list(shapes[name])}"
-            for name in sorted(stored.keys() & shapes.keys())
-            if stored[name] != shapes[name]
-        ]
-        if faults:
-            raise WeightsMismatch(
-                f"{path} does not hold the model that its config describes:\n"
-                + "\n".join(f"  {fault}" for fault in faults[:40])
-            )
-        flat = {name: weights[name] for name in weights}
-    _check_sum(path / WEIGHTS, flat, config)
     seen = config["preprocessing"]
-    return Pretrained(
-        node,
-        architecture.unflatten(flat),
-        config["image_size"],
-        preprocessing=Preprocessing(**seen) if seen else None,
-        tokenizer=tokenizer,
-        temperature=config[TEMPERATURE],
-        bias=config.get(BIAS),
-        classifier=_read_classifier(path, config),
-        **{name: tuple(map(str, config.get(name) or ())) or None for name in TEMPLATES},
-    )
+    with open_weights(path) as weights:
+        read = assemble(
+            node,
+            None,
+            weights,
+            image_size=config["image_size"],
+            where=str(path),
+            unused=(),
+            preprocessing=Preprocessing(**seen) if seen else None,
+            tokenizer=tokenizer,
+            temperature=config[TEMPERATURE],
+            bias=config.get(BIAS),
+            classifier=_read_classifier(path, config),
+            **{name: tuple(map(str, config.get(name) or ())) or None for name in TEMPLATES},
+        )
+    _check_sum(path / WEIGHTS, read.flat, config)
+    return read
 
 
 def _read_classifier(path: pathlib.Path, config: Mapping[str, Any]) -> Classifier | None:

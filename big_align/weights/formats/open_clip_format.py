@@ -2,13 +2,13 @@
 
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 from absl import logging
 
-from big_align.weights.arrays.weight_files import FORMATS, open_weights
+from big_align.weights.arrays.weight_files import open_weights
 from big_align.weights.formats import architecture, text_files
 from big_align.weights.formats.open_clip_configs import (
     find_text,
@@ -36,15 +36,10 @@ def _table(text: str) -> list[Rule]:
     ]
 
 
-def recognize(path: pathlib.Path) -> bool:
+def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
     """Returns whether a folder or a file of weights is one of open_clip."""
-    if path.is_dir():
-        return _find_config(path) is not None
-    if path.suffix not in FORMATS:
-        return False
-    with open_weights(path) as weights:
-        names = "visual.conv1.weight", f"{find_text(weights)}ln_final.weight"
-        return all(name in weights for name in names)
+    own = {"visual.conv1.weight", f"{find_text(names)}ln_final.weight"}
+    return own <= set(names) or _find_config(path) is not None
 
 
 def _find_config(folder: pathlib.Path) -> dict[str, Any] | None:

@@ -252,7 +252,7 @@ def read_temperature(weights: WeightFile, name: str = "logit_scale") -> float:
 
 def assemble(
     node: Node,
-    table: Sequence[Rule],
+    table: Sequence[Rule] | None,
     weights: WeightFile,
     *,
     image_size: Size,
@@ -264,7 +264,7 @@ def assemble(
 
     Args:
       node: the model that the file's config describes.
-      table: where its arrays are.
+      table: where its arrays are; None if they have our names.
       weights: the file's arrays, read on demand.
       image_size: as in `Pretrained`.
       where: the file or folder, for messages.
@@ -279,15 +279,11 @@ def assemble(
     """
     architecture.check_sizes(node, image_size, weights.arrays, where)
     shapes = architecture.expected_shapes(node, image_size)
-    entries = mapping.correspond(table, shapes, architecture.depths_of(node))
-    flat = architecture.take(entries, weights, shapes, where)
+    entries = [mapping.Entry((name,), name, "same") for name in shapes]
+    if table is not None:
+        entries = mapping.correspond(table, shapes, architecture.depths_of(node))
+    flat = architecture.take(entries, weights, shapes, where, unused)
     left = set(weights) - {entry.theirs for entry in entries}
-    strange = sorted(name for name in left if not any(part in name for part in unused))
-    if strange:
-        raise WeightsMismatch(
-            f"{where} holds {len(strange)} arrays that the model of its config has no place for: "
-            f"{', '.join(strange[:12])}{' ...' if len(strange) > 12 else ''}"
-        )
     aside = sorted(name for name in left if not any(part in name for part in COMPUTED))
     kept = {name: np.asarray(weights[name]) for name in aside}
     return Pretrained(node, architecture.unflatten(flat), image_size, kept=kept, **more)

@@ -4,13 +4,13 @@ import contextlib
 import dataclasses
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from big_align.core.errors import WeightsMismatch
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
 from big_align.weights.arrays.stored_arrays import StoredArray
-from big_align.weights.arrays.weight_files import FORMATS, WeightFile, open_weights
+from big_align.weights.arrays.weight_files import WeightFile, open_weights
 from big_align.weights.formats import timm_format
 from big_align.weights.formats.preprocessing import Preprocessing
 from big_align.weights.formats.pretrained import Pretrained, assemble, read_temperature
@@ -38,13 +38,10 @@ CROP = 224 / 256
 """The fraction of an edge that the authors' evaluations keep."""
 
 
-def recognize(path: pathlib.Path) -> bool:
+def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
     """Returns whether a file of weights has the names of one of them."""
-    if path.is_dir() or path.suffix not in FORMATS:
-        return False
-    with open_weights(path) as weights:
-        names = {_name_today(name) for name in weights}
-        return MOBY + BIAS_TABLE in names or {IMAGE + BIAS_TABLE, "image_projection"} <= names
+    today = {_name_today(name) for name in names}
+    return MOBY + BIAS_TABLE in today or {IMAGE + BIAS_TABLE, "image_projection"} <= today
 
 
 def _name_today(name: str) -> str:

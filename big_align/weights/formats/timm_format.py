@@ -3,14 +3,14 @@
 import math
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from big_align.core.errors import WeightsMismatch
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
-from big_align.weights.arrays.weight_files import FORMATS, WeightFile, open_weights
+from big_align.weights.arrays.weight_files import WeightFile, open_weights
 from big_align.weights.formats import architecture
 from big_align.weights.formats.preprocessing import FILTERS, Preprocessing
 from big_align.weights.formats.pretrained import Pretrained, assemble
@@ -32,14 +32,9 @@ CROP = 0.875
 """The fraction of an edge that timm's crop keeps if a config leaves it out."""
 
 
-def recognize(path: pathlib.Path) -> bool:
+def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
     """Returns whether a folder or a file of weights is one of timm."""
-    if path.is_dir():
-        return _read_config(path) is not None
-    if path.suffix not in FORMATS:
-        return False
-    with open_weights(path) as weights:
-        return any(family.mark in weights for family in FAMILIES)
+    return any(family.mark in names for family in FAMILIES) or _read_config(path) is not None
 
 
 def _read_config(folder: pathlib.Path) -> dict[str, Any] | None:

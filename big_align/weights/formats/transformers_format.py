@@ -2,7 +2,7 @@
 
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -80,7 +80,7 @@ def _write_scale(name: str, temperature: float) -> np.ndarray:
     return np.asarray(value, np.float32)
 
 
-def recognize(path: pathlib.Path) -> bool:
+def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
     """Returns whether a folder is one of transformers."""
     return "model_type" in text_files.read_json(path / "config.json")
 
