@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from big_align.components.signatures import import_attribute
-from big_align.data.tf_data.batch_values import Limits
+from big_align.data.tf_data.batch_checks import Limits
 from big_align.data.workers.batch_memory import Row
 from big_align.errors import ConfigError, suggest
 from big_align.nodes import Node

@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float, Int
 from big_align.data.examples import Source, language_of
 from big_align.data.images.same_images import SameImages, find_firsts, tell_copies
 from big_align.data.loading.evaluation_loader import EvalLoader
-from big_align.data.text.caption_check import find_caption_fault
-from big_align.data.text.language_counts import count_languages
+from big_align.data.text.caption_checks import count_languages, find_caption_fault
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from big_align.data.text.html_entities import unescape
+from big_align.data.text.clean_texts import unescape
 from big_align.words import NO_TEXT, CharacterMap, fold_text, is_space, spell
 
 ROUNDS = 8  # of unescaping: pages escape twice, and markup may appear

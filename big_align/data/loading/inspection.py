@@ -14,7 +14,7 @@ from big_align.data import boundary, examples
 from big_align.data.images.image_ops import MAX_PIXELS, Transform, open_view
 from big_align.data.loading.broken import name_kind, tell_reason
 from big_align.data.loading.parallel import count_cores
-from big_align.data.loading.randomness import PositionRandom
+from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.progress import make_bar
 

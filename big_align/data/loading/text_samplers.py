@@ -13,8 +13,8 @@ from big_align.data.labels.label_names import match_names
 from big_align.data.labels.prompts import choose_templates
 from big_align.data.labels.templates import fill_templates
 from big_align.data.loading import parallel
-from big_align.data.loading.randomness import PositionRandom
-from big_align.data.text.caption_check import find_caption_fault
+from big_align.data.loading.shuffle import PositionRandom
+from big_align.data.text.caption_checks import find_caption_fault
 from big_align.data.text.temperature import share_by_temperature
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.data.workers.batch_memory import Row
@@ -157,7 +157,7 @@ class LanguageSampler(CaptionSampler):
 
     Args:
       tokenizer: makes ids from captions, and says which of them are real.
-      counts: captions of each language, n_l (`language_counts.count_languages`).
+      counts: captions of each language, n_l (`caption_checks.count_languages`).
       language_temperature: T of `temperature.share_by_temperature`; None is 1.
       captions_per_image: as in `CaptionSampler`.
       captions_used: likewise, of the captions in each language.

@@ -11,7 +11,7 @@ from big_align.data.text.byte_pairs import (
     byte_letters,
     character_class,
 )
-from big_align.data.text.html_entities import unescape
+from big_align.data.text.clean_texts import unescape
 from big_align.data.text.piece_files import check_ids, read_ids, read_merges
 
 NUM_MERGES = 49152 - 256 - 2  # the published file holds more lines than the model has ids

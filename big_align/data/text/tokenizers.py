@@ -16,8 +16,8 @@ import numpy as np
 
 from big_align.data import tensorflow_on_cpu
 from big_align.data.labels.classes import read_classes
-from big_align.data.text.bert_texts import clean_for_bert
 from big_align.data.text.byte_pairs import Ids
+from big_align.data.text.clean_texts import clean_for_bert
 from big_align.data.text.clip_tokenizer import ClipTokenizer
 from big_align.data.text.piece_files import read_ids
 from big_align.errors import UserError, tell_in_a_line

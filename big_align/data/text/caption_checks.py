@@ -1,4 +1,4 @@
-"""Counts how many captions of a source are in which language."""
+"""What captions a source has, found by reading some: none at all, or in which languages."""
 
 import collections
 
@@ -6,10 +6,30 @@ from big_align.data import boundary, examples
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
 
-LOOKED_AT = 16_384
+FEW, MANY = 16, 16_384  # examples that are looked at, for faults and for languages
 
 
-def count_languages(source: examples.Source, most: int = LOOKED_AT) -> collections.Counter:
+def find_caption_fault(source: examples.Source) -> str:
+    """Looks at a few examples, spread evenly, without reading images.
+
+    Returns:
+      What is wrong, in one line, if none of them has a caption that can be used; else "".
+    """
+    places, first = ShardOffsets(source.shard_sizes).spread(FEW), ""
+    for place in places:
+        try:
+            if boundary.read_texts(source, *place)[0]:
+                return ""
+            told = " has none"
+        except examples.BrokenExample as error:
+            told = f": {error}"
+        first = first or f"{source.name(*place)}{told}"
+    if not places:
+        return ""
+    return f"none of {len(places)} examples looked at has a caption that can be used ({first})"
+
+
+def count_languages(source: examples.Source, most: int = MANY) -> collections.Counter:
     """Counts the captions of each language, without reading images.
 
     Args:
@@ -31,7 +51,7 @@ def count_mixed_languages(source: examples.Source) -> collections.Counter:
     Raises:
       UserError: captions have no languages, or no example has captions in two.
     """
-    counts, mixed = _count(source, LOOKED_AT)
+    counts, mixed = _count(source, MANY)
     if not counts:
         raise UserError(
             "language_temperature draws the languages of captions, and the source gives none: name "
