@@ -16,6 +16,7 @@ from big_align.data import boundary, examples
 from big_align.data.images import decoding
 from big_align.data.images.decoding import MAX_PIXELS, to_rgb
 from big_align.data.loading.broken import tell_reason
+from big_align.disk.digests import fingerprint
 from big_align.errors import UserError, put_in_a_line
 from big_align.prepare.inputs import FileRows, Inputs, Stretch
 from big_align.prepare.text_rules import normalize_text
@@ -63,7 +64,7 @@ def _digest_module(name: str, flag: str) -> str:
     """Returns a digest of the file of the module that a function is taken from."""
     _load(name, flag)
     path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
-    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16] if path else ""
+    return fingerprint(pathlib.Path(path).read_bytes(), 16) if path else ""
 
 
 def _load(name: str, flag: str) -> Callable[..., Any] | None:

@@ -1,11 +1,11 @@
 """What a job is asked to do, where its files are, and which of its work is done."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from big_align.disk.digests import hash_bytes
 from big_align.errors import put_in_a_line
 from big_align.prepare import sketch, storage, text_rules
 from big_align.prepare.examination import Examination
@@ -197,5 +197,4 @@ def _show(value: Any) -> str:
 
 
 def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True).encode()
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
+    return hash_bytes(json.dumps(value, sort_keys=True)).hex()

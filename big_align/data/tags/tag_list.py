@@ -2,8 +2,6 @@
 
 import collections
 import dataclasses
-import hashlib
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +11,7 @@ from jaxtyping import Bool, Float, Int32, Int64
 
 from big_align.data.json_texts import find_half, format_json, read_json
 from big_align.data.text.tokenizers import Tokenizer
+from big_align.disk.digests import fingerprint
 from big_align.errors import UserError, put_in_a_line
 from big_align.whole_files import write_whole
 
@@ -51,7 +50,7 @@ class TagList:
     @property
     def fingerprint(self) -> str:
         """A hash of the names: what the ids of a batch mean."""
-        return hashlib.sha256(json.dumps(self.names).encode()).hexdigest()
+        return fingerprint(self.names)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Checks that the tokens are those of a vocabulary; the length of texts may be another.

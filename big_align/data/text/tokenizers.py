@@ -6,10 +6,8 @@ Those that do not know every word have `unknown_id`, which stands for what they 
 `pieces` shows a reader what ids stand for.
 """
 
-import hashlib
-import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,6 +18,7 @@ from big_align.data.text.byte_pairs import Ids
 from big_align.data.text.clean_texts import clean_for_bert
 from big_align.data.text.clip_tokenizer import ClipTokenizer
 from big_align.data.text.piece_files import read_ids
+from big_align.disk.digests import fingerprint
 from big_align.errors import UserError, tell_in_a_line
 from big_align.words import compose, fold_text, is_sign, split_at_spaces, split_signs
 
@@ -75,7 +74,7 @@ class WordTokenizer:
             raise ValueError(f"words: {(repeated + spaced)[0]!r} {fault}")
         self.length = length
         self.vocab_size = len(words) + 3
-        self.fingerprint = _fingerprint("words", words, length)
+        self.fingerprint = fingerprint(["words", words, [length]])
         self._words = words
         self._ids = {"".join(word): number for number, word in enumerate(parts, start=3)}
         self._most_parts = max(map(len, parts), default=1)
@@ -142,7 +141,7 @@ class ClassNameTokenizer:
         self._classes = classes
         self.length = length
         self.vocab_size = len(known)
-        self.fingerprint = _fingerprint("class_names", phrases)
+        self.fingerprint = fingerprint(["class_names", phrases, []])
         self._phrases = phrases
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
@@ -218,7 +217,7 @@ class WordPieceTokenizer:
         self.lowercase = lowercase
         self.length = length
         self.vocab_size = len(pieces)
-        self.fingerprint = _fingerprint("wordpiece", pieces, length, lowercase)
+        self.fingerprint = fingerprint(["wordpiece", pieces, [length, lowercase]])
         places = {piece: number for number, piece in enumerate(pieces)}
         self._pad, self._start, self._end = (places[t] for t in ("[PAD]", "[CLS]", "[SEP]"))
         self.unknown_id = places["[UNK]"]
@@ -282,8 +281,3 @@ def list_wordpieces(vocabulary: str) -> list[str]:
 def _check_length(length: int, least: int) -> None:
     if length < least:
         raise ValueError(f"length is {length}; it must be at least {least}")
-
-
-def _fingerprint(kind: str, entries: Iterable[str], *settings: Any) -> str:
-    text = json.dumps([kind, list(entries), settings])
-    return hashlib.sha256(text.encode()).hexdigest()
