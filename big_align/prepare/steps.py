@@ -30,7 +30,7 @@ def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
 
     A file that cannot be opened is noted with its reason, as is what its index has lost.
     """
-    path = storage.join(plan.facts, "files", f"{file:06d}.json")
+    path = plan.file_path(file)
     about = storage.read_json(path)
     if about is None:
         stretches, broken, classes = [], [], []
@@ -240,12 +240,9 @@ def list_classes(plan: JobPlan) -> list[str]:
       UserError: files have different names, so that the same number means different ones.
     """
     found: dict[tuple[str, ...], str] = {}  # a file of each choice of names
-    folder = storage.join(plan.facts, "files")
-    for name in storage.list_names(folder):
-        about = storage.read_json(storage.join(folder, name))
+    for file, about in plan.read_files():
         if classes := about.get("classes"):
-            path = plan.inputs.paths[int(name.removesuffix(".json"))]
-            found.setdefault(tuple(classes), path)
+            found.setdefault(tuple(classes), plan.inputs.paths[file])
     if len(found) > 1:
         (one, path), (other, second) = list(found.items())[:2]
         strange = sorted(set(one) ^ set(other))
