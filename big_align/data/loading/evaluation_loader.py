@@ -11,7 +11,7 @@ from big_align.data.loading import broken, parallel
 from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.workers.batch_memory import HostBatch
-from big_align.errors import BrokenDataError, UserError
+from big_align.errors import BrokenDataError, UserError, check_at_least
 
 
 class EvalLoader:
@@ -45,7 +45,7 @@ class EvalLoader:
         prefetch: int = 2,
         image_shape: tuple[int, ...] | None = None,
     ):
-        parallel.check_at_least(1, prefetch=prefetch, batch_size=batch_size)
+        check_at_least(1, prefetch=prefetch, batch_size=batch_size)
         self._offsets = ShardOffsets(source.shard_sizes)
         self.num_examples = self._offsets.count
         self._rows = parallel.check_rows(rows, batch_size)

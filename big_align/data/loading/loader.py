@@ -13,7 +13,7 @@ from big_align.data.loading.mixture import interleave
 from big_align.data.loading.rows import RowStream
 from big_align.data.workers.batch_memory import BatchLayout, BatchMemory, HostBatch, Row
 from big_align.data.workers.processes import RowProcesses
-from big_align.errors import UserError
+from big_align.errors import UserError, check_at_least
 
 
 class BatchFiller:
@@ -141,8 +141,8 @@ class TrainLoader:
     ):
         self._streams = dict(streams) if isinstance(streams, Mapping) else {"": streams}
         least_1 = {"streams": len(self._streams), "prefetch": prefetch, "num_threads": num_threads}
-        parallel.check_at_least(1, **least_1)
-        parallel.check_at_least(0, num_processes=num_processes)
+        check_at_least(1, **least_1)
+        check_at_least(0, num_processes=num_processes)
         self._check_shapes()
         self._filler = BatchFiller(self._streams, rows)
         self.batch_size = self._filler.batch_size

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Int
 
 from big_align.data.shard_offsets import ShardOffsets
+from big_align.errors import check_at_least
 
 MASK = 2**64 - 1
 
@@ -60,8 +61,7 @@ class Shuffle:
         self.num_examples = int(shard_sizes.sum())
         if not self.num_examples:
             raise ValueError("an order needs at least one example, and the source has none")
-        if window < 1:
-            raise ValueError(f"window is {window}; it must be at least 1")
+        check_at_least(1, window=window)
         if seed < 0:
             raise ValueError(f"seed is {seed}; it must not be negative")
         self._sizes = shard_sizes

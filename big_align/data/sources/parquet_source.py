@@ -16,7 +16,7 @@ from big_align.data.labels.label_names import Names, UnitedNames, unite_names
 from big_align.data.row_groups import Place, RowGroups, list_fields, open_table, read_group
 from big_align.data.sources import shard_index
 from big_align.data.text_members import check_languages, tell_captions
-from big_align.errors import UserError, put_in_a_line
+from big_align.errors import UserError, check_at_least, put_in_a_line
 
 MOST_ROWS = 2**25  # of a row group; a footer can claim any number
 FOOTER_THREADS = 16  # reads wait for storage, not for the processor
@@ -72,8 +72,7 @@ class ParquetSource:
         key: str | None = None,
         language: str | None = None,
     ):
-        if cache_megabytes < 1:
-            raise UserError(f"cache_megabytes is {cache_megabytes}; it must be at least 1")
+        check_at_least(1, cache_megabytes=cache_megabytes)
         paths = listing.expand_paths(path, "*.parquet")
         where, schema = _read_schema(paths)
         self._image = columns.choose_image(image, schema.names, columns.IMAGES, where)

@@ -19,7 +19,7 @@ from big_align.data.text.clean_texts import clean_for_bert
 from big_align.data.text.clip_tokenizer import ClipTokenizer
 from big_align.data.text.piece_files import read_ids
 from big_align.disk.digests import fingerprint
-from big_align.errors import UserError, tell_in_a_line
+from big_align.errors import UserError, check_at_least, tell_in_a_line
 from big_align.words import compose, fold_text, is_sign, split_at_spaces, split_signs
 
 __all__ = [
@@ -65,7 +65,7 @@ class WordTokenizer:
     unknown_id = 1
 
     def __init__(self, words: tuple[str, ...], length: int):
-        _check_length(length, 2)
+        check_at_least(2, length=length)
         parts = [split_signs(word) for word in words]
         repeated = [word for word, n in Counter(map("".join, parts)).items() if n > 1]
         spaced = [word for word in words if split_at_spaces(word) != [word]]
@@ -175,7 +175,7 @@ class NoTokenizer:
     fingerprint = "none"
 
     def __init__(self, length: int = 1):
-        _check_length(length, 1)
+        check_at_least(1, length=length)
         self.length = length
 
     def __call__(self, texts: Sequence[str]) -> Ids:
@@ -212,7 +212,7 @@ class WordPieceTokenizer:
     learned_by_tool = True  # `tools.build_vocab` makes the vocabulary
 
     def __init__(self, vocabulary: str, length: int = 64, lowercase: bool = True):
-        _check_length(length, 3)
+        check_at_least(3, length=length)
         self.vocabulary = pieces = list_wordpieces(vocabulary)
         self.lowercase = lowercase
         self.length = length
@@ -276,8 +276,3 @@ def list_wordpieces(vocabulary: str) -> list[str]:
       ValueError: `read_ids` refuses it.
     """
     return list(read_ids(vocabulary, SPECIAL_TOKENS[:4], PUBLISHED))
-
-
-def _check_length(length: int, least: int) -> None:
-    if length < least:
-        raise ValueError(f"length is {length}; it must be at least {least}")
