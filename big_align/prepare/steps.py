@@ -14,7 +14,7 @@ from big_align.data.loading.broken import name_kind
 from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 from big_align.prepare import inputs as inputs_of
 from big_align.prepare import shards, storage
-from big_align.prepare.examination import encode_member, examine_stretch, find_ending
+from big_align.prepare.examination import encode_member, examine_stretch
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import judge_length
@@ -206,7 +206,7 @@ def read_members(
         at = rows.find(row)
         with boundary.name_example(source, *at):
             example = source.read(*at)
-            image = encode_member(example.image)
+            image, ending = encode_member(example.image)
         same = len(example.image) == size if isinstance(example.image, bytes) else True
         if not same:
             raise UserError(
@@ -230,7 +230,7 @@ def read_members(
         about |= {"merged": [plan.inputs.key(*each) for each in merged]} if merged else {}
         key = plan.inputs.key(stretch.file, row)
         # Beam's coders refuse names of files that are not UTF-8; JSON escapes them
-        yield shard, (place, key, find_ending(image), image, json.dumps(about))
+        yield shard, (place, key, ending, image, json.dumps(about))
 
 
 def list_classes(plan: JobPlan) -> list[str]:
