@@ -122,6 +122,13 @@ def warn_once(message: str) -> None:
     logging.warning("%s", message)
 
 
+def check_at_least(least: int, **values: int | None) -> None:
+    """Raises a UserError that names the first of the values below `least`; None is not checked."""
+    for name, value in values.items():
+        if value is not None and value < least:
+            raise UserError(f"{name} is {value}; it must be at least {least}")
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """Returns " (did you mean ...?)" for the nearest known word, or nothing."""
     near = difflib.get_close_matches(word, list(known), n=1)

@@ -9,7 +9,7 @@ import numpy as np
 
 from big_align.core.words import is_space
 from big_align.data.files import NotText, decode, split_lines
-from big_align.data.json_texts import NotJson, parse_json
+from big_align.data.json_texts import NotJson, find_half, parse_json
 
 NO_LABEL = -1
 DIGITS = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # `int` also takes "1_0" and other scripts
@@ -218,8 +218,8 @@ def clean_captions(value: Any, lines: bool = False) -> list[str]:
     if not captions:
         raise BrokenExample("the caption is empty")
     for caption in captions:
-        if not caption.isascii():
-            _check_unicode(caption)
+        if not caption.isascii() and (half := find_half(caption)):
+            raise BrokenExample(f"the caption has {half}")
     return captions
 
 
@@ -248,16 +248,6 @@ def _read_literal(text: str) -> Any:
     if ARRAY.fullmatch(text):
         text = f"[{', '.join(re.findall(QUOTED, text, re.DOTALL))}]"
     return ast.literal_eval(text)
-
-
-def _check_unicode(text: str) -> None:
-    """Refuses halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise BrokenExample(
-            f"the caption has half a character ({text[error.start]!a} at {error.start})"
-        ) from error
 
 
 def clean_label(value: Any) -> int:

@@ -13,8 +13,7 @@ from big_align.core.ties import reaches
 from big_align.data.examples import Source, language_of
 from big_align.data.images.same_images import SameImages, find_firsts, tell_copies
 from big_align.data.loading.evaluation_loader import EvalLoader
-from big_align.data.text.caption_check import find_caption_fault
-from big_align.data.text.language_counts import count_languages
+from big_align.data.text.caption_checks import count_languages, find_caption_fault
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.exhibits.cosines import show_pair_cosines

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from big_align.config.components.signatures import import_attribute
+from big_align.core.digests import fingerprint
 from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import boundary, examples
 from big_align.data.images import decoding
@@ -63,7 +64,7 @@ def _digest_module(name: str, flag: str) -> str:
     """Returns a digest of the file of the module that a function is taken from."""
     _load(name, flag)
     path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
-    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16] if path else ""
+    return fingerprint(pathlib.Path(path).read_bytes(), 16) if path else ""
 
 
 def _load(name: str, flag: str) -> Callable[..., Any] | None:
@@ -77,8 +78,8 @@ def _load(name: str, flag: str) -> Callable[..., Any] | None:
     return found
 
 
-def identify_image(image: Any, max_pixels: int = MAX_PIXELS) -> tuple[bytes, np.ndarray, str]:
-    """Decodes an image; returns what identifies it, its pixels, and what it is stored as.
+def identify_image(image: Any, max_pixels: int = MAX_PIXELS) -> tuple[bytes, np.ndarray]:
+    """Decodes an image; returns what identifies it, and its pixels.
 
     Args:
       image: the encoded file, or pixels uint8 [h w 3].
@@ -86,7 +87,7 @@ def identify_image(image: Any, max_pixels: int = MAX_PIXELS) -> tuple[bytes, np.
 
     Returns:
       Sixteen bytes that are the same for images with the same pixels, after EXIF orientation and
-      with transparency on white; the pixels, uint8 [h w 3]; and the ending of its file.
+      with transparency on white; and the pixels, uint8 [h w 3].
 
     Raises:
       BrokenExample: it cannot be decoded.
@@ -94,32 +95,26 @@ def identify_image(image: Any, max_pixels: int = MAX_PIXELS) -> tuple[bytes, np.
     if isinstance(image, bytes):
         decoding.raise_pillow_limit(max_pixels)
         picture = decoding.open_picture(image, max_pixels)
-        pixels, ending = np.asarray(to_rgb(picture)), find_ending(image)
+        pixels = np.asarray(to_rgb(picture))
     else:
-        pixels, ending = np.ascontiguousarray(image, np.uint8), "png"
+        pixels = np.ascontiguousarray(image, np.uint8)
         if pixels.ndim != 3 or pixels.shape[2] != 3:
             raise examples.BrokenExample(f"the image has the shape {pixels.shape}, not [h w 3]")
     digest = hashlib.blake2b(f"{pixels.shape}".encode(), digest_size=IMAGE_ID_BYTES)
     digest.update(np.ascontiguousarray(pixels))
-    return digest.digest(), pixels, ending
+    return digest.digest(), pixels
 
 
-def find_ending(image: bytes) -> str:
-    """Returns the ending of an image file, `png` for a format that shards do not hold."""
-    with Image.open(io.BytesIO(image), formats=decoding.FORMATS) as picture:
-        return ENDINGS.get(picture.format or "", "png")
-
-
-def encode_member(image: Any) -> bytes:
-    """Returns the file of an image: as it is, or as PNG if shards do not hold its format."""
+def encode_member(image: Any) -> tuple[bytes, str]:
+    """Returns the file of an image, PNG if shards do not hold its format, and its ending."""
     if isinstance(image, bytes):
         with Image.open(io.BytesIO(image), formats=decoding.FORMATS) as picture:
-            if picture.format in ENDINGS:
-                return image
+            if ending := ENDINGS.get(picture.format or ""):
+                return image, ending
             image = np.asarray(to_rgb(picture))
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(image, np.uint8)).save(file, "PNG")
-    return file.getvalue()
+    return file.getvalue(), "png"
 
 
 def examine_example(
@@ -145,7 +140,7 @@ def examine_example(
     longest = max(map(len, example.captions), default=0)
     if longest > TEXT_MAX:
         raise examples.BrokenExample(f"a text has {longest} characters; at most {TEXT_MAX} count")
-    identity, pixels, ending = identify_image(example.image, settings.max_pixels)
+    identity, pixels = identify_image(example.image, settings.max_pixels)
     captions = example.captions
     texts = [normalize_text(text) for text in captions] if settings.normalize else captions
     told = [examples.language_of(c) for c, text in zip(captions, texts, strict=True) if text]
@@ -153,12 +148,10 @@ def examine_example(
     texts = [text for text in texts if text]
     size = len(example.image) if isinstance(example.image, bytes) else pixels.nbytes
     return {
-        "key": example.key,
         "id": identity.hex(),
         "width": pixels.shape[1],
         "height": pixels.shape[0],
         "bytes": size,
-        "ending": ending,
         "texts": texts,
         "emptied": emptied,
         "labels": list(example.labels),

@@ -121,8 +121,7 @@ def _check_still_ours(plan: JobPlan, settings: dict[str, Any]) -> None:
     A lock does not keep out a job on another machine.
     """
     begun = storage.read_json(storage.join(plan.output, "begun.json"))
-    there = storage.list_names(storage.join(plan.facts, "files"))
-    if begun != settings or not there:
+    if begun != settings or not any(plan.read_files()):
         raise UserError(
             f"{plan.output}: another job has worked in this output at the same time; run one of "
             "them again, alone"
@@ -284,10 +283,8 @@ def _show_progress(name: str, count: Callable[[], tuple[int, int]]) -> Iterator[
 
 def write_quarantine(plan: JobPlan) -> None:
     """Writes all that cannot be used, with reasons, into one file, in the order of the input."""
-    files = storage.join(plan.facts, "files")
     with storage.open_whole(plan.result("quarantine.jsonl")) as whole:
-        for name in storage.list_names(files):
-            about = storage.read_json(storage.join(files, name))
+        for _, about in plan.read_files():
             for broken in about["broken"]:
                 whole.write(steps.write_line(broken))
         for stretch in plan.list_stretches():

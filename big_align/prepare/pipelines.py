@@ -111,7 +111,7 @@ def examine(plan: JobPlan, files: list[int], options: PipelineOptions) -> None:
             (
                 texts
                 | "Sketch" >> beam.Map(steps.sketch_texts, width, tokens)
-                | "Merge" >> beam.CombineGlobally(transforms.MergeSketches())
+                | "Merge" >> beam.CombineGlobally(transforms.SumByName())
                 | "Note sketches" >> beam.Map(steps.write_sketches, plan)
             )
 
@@ -137,9 +137,9 @@ def decide(plan: JobPlan, options: PipelineOptions) -> None:
             | "By image" >> beam.CoGroupByKey()
             | "Has pairs" >> beam.Filter(_has, "pairs")
         )
-        decide_image = transforms.Decide(plan.rules, plan.draw, plan.sample_languages)
-        decided = images | "Decide" >> beam.ParDo(
-            decide_image, *_choose_rates(images, plan.rules)
+        given = plan.rules, plan.draw, plan.sample_languages
+        decided = images | "Decide" >> beam.FlatMap(
+            transforms.decide, _choose_rates(images, plan.rules), *given
         ).with_output_types(tuple[str, Any])
         counts = (_select(decided, "counts"), measured, partners, crowds) | beam.Flatten()
         noted = [_note_counts(counts, folder), _note_samples(_select(decided, "samples"), folder)]
@@ -149,23 +149,23 @@ def decide(plan: JobPlan, options: PipelineOptions) -> None:
         noted | "All noted" >> beam.Flatten() | "Done" >> beam.Map(lambda nothing: nothing)
 
 
-def _choose_rates(images: beam.PCollection, rules: Rules) -> list[beam.pvalue.AsSingleton]:
+def _choose_rates(images: beam.PCollection, rules: Rules) -> beam.pvalue.AsSingleton | None:
     """Returns which fraction of each language is kept, if languages are sampled."""
     if rules.language_temperature is None:
-        return []
+        return None
     rates = (
         images
         | "Left by language" >> beam.Map(transforms.count_languages, rules)
-        | "Languages" >> beam.CombineGlobally(transforms.SumCounters())
+        | "Languages" >> beam.CombineGlobally(transforms.SumByName())
         | "Rates" >> beam.Map(choose_rates, rules.language_temperature, rules.language_floor)
     )
-    return [beam.pvalue.AsSingleton(rates)]
+    return beam.pvalue.AsSingleton(rates)
 
 
 def _note_counts(counts: beam.PCollection, folder: str) -> beam.PCollection:
     return (
         counts
-        | "Sum" >> beam.CombineGlobally(transforms.SumCounters())
+        | "Sum" >> beam.CombineGlobally(transforms.SumByName())
         | "Note counts" >> beam.Map(_write_json, storage.join(folder, "counts.json"))
     )
 

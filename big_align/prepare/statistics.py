@@ -34,12 +34,7 @@ def make_statistics(plan: JobPlan) -> dict[str, Any]:
         }
         for name, text in told.items()
     }
-    files = storage.join(plan.facts, "files")
-    lost = [
-        broken
-        for name in storage.list_names(files)
-        for broken in storage.read_json(storage.join(files, name))["broken"]
-    ]
+    lost = [broken for _, about in plan.read_files() for broken in about["broken"]]
     examples = counts.get("examples", 0)
     return {
         "sampled": bool(plan.sample),

@@ -14,7 +14,7 @@ from big_align.data.json_texts import parse_json
 from big_align.data.loading.broken import name_kind
 from big_align.prepare import inputs as inputs_of
 from big_align.prepare import shards, storage
-from big_align.prepare.examination import encode_member, examine_stretch, find_ending
+from big_align.prepare.examination import encode_member, examine_stretch
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import judge_length
@@ -30,7 +30,7 @@ def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
 
     A file that cannot be opened is noted with its reason, as is what its index has lost.
     """
-    path = storage.join(plan.facts, "files", f"{file:06d}.json")
+    path = plan.file_path(file)
     about = storage.read_json(path)
     if about is None:
         stretches, broken, classes = [], [], []
@@ -206,7 +206,7 @@ def read_members(
         at = rows.find(row)
         with boundary.name_example(source, *at):
             example = source.read(*at)
-            image = encode_member(example.image)
+            image, ending = encode_member(example.image)
         same = len(example.image) == size if isinstance(example.image, bytes) else True
         if not same:
             raise UserError(
@@ -230,7 +230,7 @@ def read_members(
         about |= {"merged": [plan.inputs.key(*each) for each in merged]} if merged else {}
         key = plan.inputs.key(stretch.file, row)
         # Beam's coders refuse names of files that are not UTF-8; JSON escapes them
-        yield shard, (place, key, find_ending(image), image, json.dumps(about))
+        yield shard, (place, key, ending, image, json.dumps(about))
 
 
 def list_classes(plan: JobPlan) -> list[str]:
@@ -240,12 +240,9 @@ def list_classes(plan: JobPlan) -> list[str]:
       UserError: files have different names, so that the same number means different ones.
     """
     found: dict[tuple[str, ...], str] = {}  # a file of each choice of names
-    folder = storage.join(plan.facts, "files")
-    for name in storage.list_names(folder):
-        about = storage.read_json(storage.join(folder, name))
+    for file, about in plan.read_files():
         if classes := about.get("classes"):
-            path = plan.inputs.paths[int(name.removesuffix(".json"))]
-            found.setdefault(tuple(classes), path)
+            found.setdefault(tuple(classes), plan.inputs.paths[file])
     if len(found) > 1:
         (one, path), (other, second) = list(found.items())[:2]
         strange = sorted(set(one) ^ set(other))

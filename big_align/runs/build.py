@@ -26,7 +26,7 @@ from big_align.data.examples import Source, describe_shards
 from big_align.data.loading.text_samplers import text_shape_of
 from big_align.data.tags.tag_extraction import NO_TAG
 from big_align.data.tags.tag_list import read_tag_list
-from big_align.data.tf_data.batch_values import Limits
+from big_align.data.tf_data.batch_checks import Limits
 from big_align.objectives.parts.mixing import MixedLabels
 from big_align.parallel.distributed import agreement
 from big_align.parallel.meshes import make_mesh

@@ -33,7 +33,7 @@ from big_align.data.loading.text_samplers import (
 from big_align.data.package_files import locate
 from big_align.data.precomputed.joins import open_joins
 from big_align.data.tags.tag_extraction import Tagger
-from big_align.data.text.language_counts import count_mixed_languages
+from big_align.data.text.caption_checks import count_mixed_languages
 from big_align.runs import dataset
 
 

@@ -13,8 +13,8 @@ from big_align.core.words import split_words
 from big_align.data.labels.classes import read_classes
 from big_align.data.labels.label_names import normalize_name
 from big_align.data.tags.tag_extraction import TagExtractor
+from big_align.data.text.clean_texts import unescape
 from big_align.data.text.clip_tokenizer import ClipTokenizer, clean_text
-from big_align.data.text.html_entities import unescape
 from big_align.data.text.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer, WordTokenizer
 from big_align.data.text.vocabulary import learn_vocabulary, write_vocabulary
 from big_align.data.text.word_counts import count_texts, weigh_languages

@@ -8,7 +8,7 @@ from samples import encode_image
 
 from big_align.data.images import pixel_ops, rand_augment
 from big_align.data.images.image_ops import Transform
-from big_align.data.loading.randomness import PositionRandom
+from big_align.data.loading.shuffle import PositionRandom
 
 NOISE = np.random.default_rng(0).integers(0, 256, (40, 56, 3), np.uint8)
 SMOOTH = np.asarray(Image.fromarray(NOISE[:5, :7]).resize((56, 40), Image.Resampling.BICUBIC))

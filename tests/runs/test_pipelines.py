@@ -11,9 +11,13 @@ import pytest
 from etils import epy
 
 from big_align.core.errors import CheckpointMismatch, ConfigError, UserError
-from big_align.data.tf_data.batch_values import Limits
-from big_align.data.tf_data.dataset_loader import DatasetLoader, SavedDatasetLoader
-from big_align.data.tf_data.facts import DatasetFacts, attach_facts
+from big_align.data.tf_data.batch_checks import Limits
+from big_align.data.tf_data.dataset_loader import (
+    DatasetFacts,
+    DatasetLoader,
+    SavedDatasetLoader,
+    attach_facts,
+)
 from big_align.runs import build, check, train
 from big_align.runs.command_line import load_config
 from tests.run_main import TINY, Run, read_losses

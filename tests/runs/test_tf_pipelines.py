@@ -13,9 +13,8 @@ from PIL import Image
 import big_align
 from big_align.core.errors import BrokenDataError
 from big_align.data.loading.loader import TrainLoader
-from big_align.data.tf_data.batch_values import Limits
-from big_align.data.tf_data.dataset_loader import DatasetLoader
-from big_align.data.tf_data.facts import facts_of
+from big_align.data.tf_data.batch_checks import Limits
+from big_align.data.tf_data.dataset_loader import DatasetLoader, facts_of
 from big_align.runs import build
 from big_align.runs.pipelines import as_dataset, image_text
 from tests.data.loaders import assert_equal

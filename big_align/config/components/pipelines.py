@@ -12,7 +12,7 @@ from big_align.config.components.signatures import import_attribute
 from big_align.core.errors import ConfigError, suggest
 from big_align.core.nodes import Node
 from big_align.core.types import TrainingData
-from big_align.data.tf_data.batch_values import Limits
+from big_align.data.tf_data.batch_checks import Limits
 from big_align.data.workers.batch_memory import Row
 
 WHERE = "config.data.pipeline"

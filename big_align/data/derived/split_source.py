@@ -1,10 +1,10 @@
 """Examples held out of training, and the rest: a split by a hash of the keys of the examples."""
 
-import hashlib
 from collections.abc import Iterator
 
 import numpy as np
 
+from big_align.core.digests import hash_bytes
 from big_align.core.errors import UserError
 from big_align.core.nodes import Given
 from big_align.data.derived.derived_source import ChosenExamples, key_of
@@ -124,7 +124,7 @@ def _choose(
 
 def _hash(key: str) -> int:
     data = key.encode("utf-8", "surrogateescape")
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+    return int.from_bytes(hash_bytes(data), "big")
 
 
 def _read_keys(source: Source) -> Iterator[Iterator[str]]:

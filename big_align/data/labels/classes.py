@@ -1,7 +1,6 @@
 """Class lists: the names, descriptions and ids of the labels 0 to n - 1."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from big_align.core.errors import UserError, put_in_a_line, suggest
 from big_align.core.words import compose, write_name
 from big_align.data import files
-from big_align.data.json_texts import read_json
+from big_align.data.json_texts import find_half, format_json, read_json
 from big_align.data.labels.line_ids import split_ids
 from big_align.data.labels.templates import fill_templates, read_templates
 from big_align.data.labels.word_net import ID
@@ -163,16 +162,9 @@ def format_classes(classes: ClassList, source: str) -> str:
     synonyms = classes.synonyms or ((),) * len(classes)
     rows = zip(classes.names, classes.descriptions, classes.ids, synonyms, strict=True)
     objects = [dict(name=n, description=d, id=id, synonyms=more) for n, d, id, more in rows]
-    lists = {
-        "classes": [{key: value for key, value in row.items() if value} for row in objects],
-        "templates": classes.templates,
-    }
-    fields = [f' "source": {json.dumps(source, ensure_ascii=False)}']
-    for field, entries in lists.items():
-        if entries:
-            lines = ",\n".join(f"  {json.dumps(entry, ensure_ascii=False)}" for entry in entries)
-            fields.append(f' "{field}": [\n{lines}\n ]')
-    return "{\n" + ",\n".join(fields) + "\n}\n"
+    lists = {"classes": [{key: value for key, value in row.items() if value} for row in objects]}
+    lists |= {"templates": classes.templates} if classes.templates else {}
+    return format_json({"source": source}, lists)
 
 
 def _find(name_or_path: str) -> str:
@@ -252,16 +244,9 @@ def _read_entry(entry: Any, position: int, where: str) -> tuple[str, str, str]:
         raise UserError(f"{where}: has no name; a class is a text or an object with a `name`")
     if not isinstance(description, str):
         raise UserError(f"{where}: the description of {name!r} must be a text")
-    _check_unicode(name + description, where)
+    if half := find_half(name + description):
+        raise UserError(f"{where}: has {half}")
     return write_name(name), compose(description), id
-
-
-def _check_unicode(text: str, where: str) -> None:
-    """Refuses halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(f"{where}: has half a character, {text[error.start]!a}") from error
 
 
 def _read_synonyms(entry: Any, where: str) -> tuple[str, ...]:
@@ -269,8 +254,8 @@ def _read_synonyms(entry: Any, where: str) -> tuple[str, ...]:
     found = entry.get("synonyms") or [] if isinstance(entry, Mapping) else []
     if not isinstance(found, list) or not all(isinstance(n, str) and n.strip() for n in found):
         raise UserError(f"{where}: `synonyms` must be a list of names")
-    for name in found:
-        _check_unicode(name, where)
+    if half := find_half("".join(found)):
+        raise UserError(f"{where}: has {half}")
     return tuple(map(write_name, found))
 
 

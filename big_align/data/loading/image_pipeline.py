@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_at_least
 from big_align.data import examples
 from big_align.data.images import image_ops
-from big_align.data.loading import parallel
 from big_align.data.workers.batch_memory import Row
 
 Work = Sequence[tuple[Any, image_ops.Rng]]
@@ -34,7 +33,7 @@ class ImagePipeline:
     def __init__(
         self, transform: str, views_per_image: int = 1, max_pixels: int = image_ops.MAX_PIXELS
     ):
-        parallel.check_at_least(1, views_per_image=views_per_image, max_pixels=max_pixels)
+        check_at_least(1, views_per_image=views_per_image, max_pixels=max_pixels)
         self._views = views_per_image
         self._transform = image_ops.Transform(transform, max_pixels)
         self._shape: tuple[int, ...] = ()

@@ -135,13 +135,6 @@ def take_ahead(started: Iterator[Filling], depth: int) -> Iterator[HostBatch]:
             filling.cancel()
 
 
-def check_at_least(least: int, **values: int | None) -> None:
-    """Raises a ValueError that names the first of the values below `least`; None is not checked."""
-    for name, value in values.items():
-        if value is not None and value < least:
-            raise ValueError(f"{name} is {value}; it must be at least {least}")
-
-
 def check_rows(rows: Int[np.ndarray, " r"] | None, batch_size: int) -> Int[np.ndarray, " r"]:
     """Returns the rows of a batch that a process makes, all for None; or raises a ValueError."""
     rows = np.arange(batch_size) if rows is None else rows

@@ -12,7 +12,7 @@ from big_align.data.boundary import ONE_EXAMPLE, read_example, read_without_imag
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
-from big_align.data.loading.randomness import PositionRandom
+from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.loading.stream import ExampleStream, Location
 from big_align.data.loading.text_samplers import TextSampler
 from big_align.data.workers.batch_memory import HostBatch, Row

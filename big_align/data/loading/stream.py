@@ -10,8 +10,7 @@ from jaxtyping import Int
 from big_align.core.errors import BrokenDataError, FieldError, UserError
 from big_align.data import boundary, examples
 from big_align.data.loading.broken import BrokenTally
-from big_align.data.loading.randomness import PositionRandom
-from big_align.data.loading.shuffle import Shuffle, substitutes
+from big_align.data.loading.shuffle import PositionRandom, Shuffle, substitutes
 
 Location = tuple[int, int]
 """A shard and an index in it."""

@@ -177,8 +177,8 @@ def _find_faults(
     faults = {stem: _find_fault(found[stem], wanted) for stem in _with_image(found)}
     whole = [stem for stem, fault in faults.items() if not fault]
     # what follows the last dot of a name may say what it is, as in `1.mask`
-    told = {stem for stem in faults if "." in stem and stem.rpartition(".")[2].isalpha()}
-    return whole, {stem: why for stem, why in faults.items() if why and stem not in told}
+    others = {stem for stem in faults if "." in stem and stem.rpartition(".")[2].isalpha()}
+    return whole, {stem: why for stem, why in faults.items() if why and stem not in others}
 
 
 def _find_fault(kinds: list[str], wanted: list[str]) -> str:

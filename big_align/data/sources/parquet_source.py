@@ -9,7 +9,7 @@ import pyarrow as pa
 from absl import logging
 from jaxtyping import Int
 
-from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.errors import UserError, check_at_least, put_in_a_line
 from big_align.data import columns, examples, files, listing
 from big_align.data.column_values import is_binary, is_plain, is_text, write_key
 from big_align.data.json_texts import parse_json
@@ -72,8 +72,7 @@ class ParquetSource:
         key: str | None = None,
         language: str | None = None,
     ):
-        if cache_megabytes < 1:
-            raise UserError(f"cache_megabytes is {cache_megabytes}; it must be at least 1")
+        check_at_least(1, cache_megabytes=cache_megabytes)
         paths = listing.expand_paths(path, "*.parquet")
         where, schema = _read_schema(paths)
         self._image = columns.choose_image(image, schema.names, columns.IMAGES, where)

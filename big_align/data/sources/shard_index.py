@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from big_align.core.digests import fingerprint
 from big_align.core.errors import UserError, put_in_a_line
 from big_align.core.regular_files import open_given
 from big_align.core.whole_files import open_whole
@@ -84,7 +84,7 @@ def index_shards(
 def _index_shard(path: str, scan: Callable, settings: str, index_dir: str | None) -> ShardIndex:
     system = files.files_of(path)
     size, changed = system.stamp(path)
-    name = f"{os.path.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:16]}.npz"
+    name = f"{os.path.basename(path)}-{fingerprint(path, 16)}.npz"
     cache = os.path.join(index_dir, name) if index_dir else None
     stamp = f"3 {size} {changed} {settings}"
     index = _load(cache, stamp) if cache else None

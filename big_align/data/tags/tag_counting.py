@@ -97,9 +97,6 @@ def list_nouns(dictionary: WordNet) -> list[str]:
 
     Left out are plurals of other nouns, numbers, single letters, and what begins with a function
     word.
-
-    Raises:
-      UserError: WordNet is not there.
     """
 
     def is_tag(name: str) -> bool:
@@ -127,9 +124,6 @@ def keep_compounds(names: Sequence[str], which: str, dictionary: WordNet) -> lis
       names: the names that tags may have.
       which: one of `COMPOUNDS`; "all" leaves out none, as the authors' list does.
       dictionary: knows hypernyms; compounds that it lacks have none.
-
-    Raises:
-      UserError: WordNet is missing.
     """
     if which == "all":
         return list(names)

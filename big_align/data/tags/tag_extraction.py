@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxtyping import Int32
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_at_least
 from big_align.core.words import split_words
 from big_align.data.labels.word_net import WordNet
 
@@ -55,8 +55,7 @@ class TagExtractor:
     """
 
     def __init__(self, names: Sequence[str], max_tags: int, wordnet: str | None = None):
-        if max_tags < 1:
-            raise ValueError(f"max_tags is {max_tags}; it must be at least 1")
+        check_at_least(1, max_tags=max_tags)
         self._names, self.max_tags = tuple(names), max_tags
         self._dictionary = WordNet(wordnet)
         self._lemma = functools.lru_cache(maxsize=2**18)(self._find_lemma)

@@ -2,8 +2,6 @@
 
 import collections
 import dataclasses
-import hashlib
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +9,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int32, Int64
 
+from big_align.core.digests import fingerprint
 from big_align.core.errors import UserError, put_in_a_line
 from big_align.core.whole_files import write_whole
-from big_align.data.json_texts import read_json
+from big_align.data.json_texts import find_half, format_json, read_json
 from big_align.data.text.tokenizers import Tokenizer
 
 FORMAT = 1
@@ -51,7 +50,7 @@ class TagList:
     @property
     def fingerprint(self) -> str:
         """A hash of the names: what the ids of a batch mean."""
-        return hashlib.sha256(json.dumps(self.names).encode()).hexdigest()
+        return fingerprint(self.names)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Checks that the tokens are those of a vocabulary; the length of texts may be another.
@@ -194,16 +193,13 @@ def write_tag_list(tags: TagList, path: str, made_by: dict[str, Any]) -> None:
       made_by: what it was made from and how, for readers of the file.
     """
     rows = zip(tags.names, tags.counts, tags.weights, tags.tokens, tags.token_mask, strict=True)
-    lines = [
-        json.dumps(
-            {
-                "name": name,
-                "count": int(count),
-                "weight": float(np.format_float_positional(weight)),
-                "tokens": tokens[mask].tolist(),
-            },
-            ensure_ascii=False,
-        )
+    entries = [
+        {
+            "name": name,
+            "count": int(count),
+            "weight": float(np.format_float_positional(weight)),
+            "tokens": tokens[mask].tolist(),
+        }
         for name, count, weight, tokens, mask in rows
     ]
     head = {
@@ -212,9 +208,7 @@ def write_tag_list(tags: TagList, path: str, made_by: dict[str, Any]) -> None:
         "made_by": made_by,
         "removed": tags.removed,
     }
-    fields = [f' "{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in head.items()]
-    fields.append(' "tags": [\n  ' + ",\n  ".join(lines) + "\n ]")
-    text = "{\n" + ",\n".join(fields) + "\n}\n"
+    text = format_json(head, {"tags": entries})
     write_whole(path, text.encode(errors="backslashreplace"))  # names of files may be in Latin-1
 
 
@@ -285,10 +279,5 @@ def _is_number(value: Any, kind: Any) -> bool:
 
 def _are_texts(values: Any) -> bool:
     """Returns whether values are a list of texts that UTF-8 can encode."""
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        return False
-    try:
-        "".join(values).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
+    return texts and not find_half("".join(values))

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Bool, Int32
 
+from big_align.core.errors import check_at_least
+
 Ids = tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]
 """The ids of texts, and which of them are real."""
 CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
@@ -96,8 +98,7 @@ class BytePairTokenizer(abc.ABC):
         frame: tuple[int, int, int],
         mark: str = "",
     ):
-        if length < 3:
-            raise ValueError(f"length is {length}; it must be at least 3")
+        check_at_least(3, length=length)
         self._ids, self._frame, self._mark = ids, frame, mark
         self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
         self._letters = byte_letters()

@@ -1,17 +1,17 @@
 """CLIP's byte-pair encoding (Radford et al. 2021, §2.4) in plain Python."""
 
-import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
 
+from big_align.core.digests import fingerprint
 from big_align.data.text.byte_pairs import (
     CONTRACTIONS,
     BytePairTokenizer,
     byte_letters,
     character_class,
 )
-from big_align.data.text.html_entities import unescape
+from big_align.data.text.clean_texts import unescape
 from big_align.data.text.piece_files import check_ids, read_ids, read_merges
 
 NUM_MERGES = 49152 - 256 - 2  # the published file holds more lines than the model has ids
@@ -69,7 +69,7 @@ class ClipTokenizer(BytePairTokenizer):
         ids = {piece: number for number, piece in enumerate(pieces)}
         super().__init__(ids, pairs, length, (ids[START], ids[END], 0), "</w>")
         self._any_words = _any_words()
-        self.fingerprint = hashlib.sha256(f"clip {length} {pieces}".encode()).hexdigest()
+        self.fingerprint = fingerprint(f"clip {length} {pieces}")
 
     def _split(self, text: str) -> list[str]:
         text = clean_text(text)

@@ -1,9 +1,8 @@
 """RoBERTa's byte-level byte-pair encoding (Liu et al. 2019, §4.4) in plain Python."""
 
-import hashlib
-import json
 import re
 
+from big_align.core.digests import fingerprint
 from big_align.data.text.byte_pairs import CONTRACTIONS, BytePairTokenizer, character_class
 from big_align.data.text.piece_files import read_ids, read_merges
 
@@ -44,8 +43,7 @@ class RobertaTokenizer(BytePairTokenizer):
         self.unknown_id = ids[UNKNOWN]
         self._ascii_words = _words("A-Za-z", "0-9")  # over twice as fast
         self._any_words = _words(character_class("L"), character_class("N"))
-        content = json.dumps(["roberta", length, sorted(ids.items()), pairs])
-        self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
+        self.fingerprint = fingerprint(["roberta", length, sorted(ids.items()), pairs])
 
     def _split(self, text: str) -> list[str]:
         return (self._ascii_words if text.isascii() else self._any_words).findall(text)

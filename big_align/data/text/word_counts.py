@@ -8,7 +8,7 @@ from typing import Any
 from big_align.core.errors import UserError
 from big_align.data import tensorflow_on_cpu
 from big_align.data.examples import language_of
-from big_align.data.text.bert_texts import clean_for_bert
+from big_align.data.text.clean_texts import clean_for_bert
 from big_align.data.text.temperature import share_by_temperature
 
 BATCH = 4096  # texts split into words by one call

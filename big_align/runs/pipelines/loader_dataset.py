@@ -5,7 +5,7 @@ from typing import Any
 
 from big_align.data import tensorflow_on_cpu
 from big_align.data.loading.loader import TrainLoader
-from big_align.data.tf_data.facts import DatasetFacts, attach_facts
+from big_align.data.tf_data.dataset_loader import DatasetFacts, attach_facts
 from big_align.data.workers.batch_memory import HostBatch
 
 

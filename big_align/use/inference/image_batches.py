@@ -10,7 +10,8 @@ from jaxtyping import Bool, UInt8
 from big_align.core.errors import UserError
 from big_align.data.examples import BrokenExample
 from big_align.data.images import given_images, image_ops
-from big_align.data.loading import parallel, randomness
+from big_align.data.loading import parallel
+from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.workers.batch_memory import HostBatch
 
 AHEAD = 2  # batches that are filled while one is embedded
@@ -54,7 +55,7 @@ def load_images(
     def load(number: int) -> np.ndarray | None:
         try:
             data = given_images.read_image(images[number])
-            return transform(data, randomness.PositionRandom(0, number))
+            return transform(data, PositionRandom(0, number))
         except BrokenExample as error:
             faults[number] = str(error)
             return None
