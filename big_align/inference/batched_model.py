@@ -1,6 +1,6 @@
 """A model on all devices of this process, which embeds batches of few sizes."""
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -107,7 +107,10 @@ class BatchedModel:
         return self._run(Embedder.image_features, image, mask)
 
     def _run(
-        self, apply: Any, image: UInt8[np.ndarray, "b h w 3"], mask: Bool[np.ndarray, "b"]
+        self,
+        apply: Callable[..., tuple],
+        image: UInt8[np.ndarray, "b h w 3"],
+        mask: Bool[np.ndarray, "b"],
     ) -> Float[np.ndarray, "b d"]:
         count = len(image)
         batch = {"image": self._pad(image), "mask": self._pad(mask)}

@@ -266,11 +266,9 @@ def tell_consequences(former: Node, config: Node, step: int) -> Iterator[str]:
     """
     changes = compare_configs(_plain(former), _plain(config))
     causes = {k: v[0] for k, v in changes.items() if k.split(".")[0] in ("total_steps", "schedule")}
-    rates: list[float] = []
-    with contextlib.suppress(ConfigError, KeyError, TypeError):  # of an earlier version
-        before, after = map(build.build_schedule, (former, config))
-        rates = [float(before(step)), float(after(step)), float(before(step - 1))]
-    if causes and rates and not math.isclose(rates[0], rates[1], rel_tol=1e-3):
+    before, after = map(build.build_schedule, (former, config))
+    rates = [float(before(step)), float(after(step)), float(before(step - 1))]
+    if causes and not math.isclose(rates[0], rates[1], rel_tol=1e-3):
         names = ", ".join(f"config.{name}" for name in causes)
         rate = f"{rates[0] or rates[2]:.6g}"  # after the last step of a finished run it is 0
         hold = {"schedule.decay": "constant", "schedule.warmup_steps": 0}
