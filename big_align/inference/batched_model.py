@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from big_align import sharding
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
-from big_align.interop.encoders import make_image_encoder, make_image_pooler, make_text_encoder
+from big_align.interop.encoders import Encoders
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.types import Batch, ModelState, Params
 
@@ -25,9 +25,7 @@ class ModelVerbs:
     """
 
     def __init__(self, pretrained: Pretrained):
-        self._encode_image = make_image_encoder(pretrained)
-        self._encode_text = make_text_encoder(pretrained)
-        self._pool_image = make_image_pooler(pretrained)
+        self._encoders = Encoders(pretrained)
         self._temperature = pretrained.temperature
 
     def scale(self, params: Params) -> Float[Array, ""] | None:
@@ -38,20 +36,20 @@ class ModelVerbs:
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b f"]:
         """Returns what the image tower pools."""
-        return self._pool_image({"params": params, **model_state}, batch["image"])
+        return self._encoders.pool_image({"params": params, **model_state}, batch["image"])
 
     def embed_image(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b d"]:
         """Returns unit-length image embeddings."""
-        return self._encode_image({"params": params, **model_state}, batch["image"])
+        return self._encoders.embed_image({"params": params, **model_state}, batch["image"])
 
     def embed_text(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b d"]:
         """Returns unit-length text embeddings."""
         variables = {"params": params, **model_state}
-        return self._encode_text(variables, batch["text"], batch["text_mask"])
+        return self._encoders.embed_text(variables, batch["text"], batch["text_mask"])
 
 
 class BatchedModel:
