@@ -248,10 +248,12 @@ def read_argument(text: str, hint: Any) -> Any:
     """
     if text == "None" and types.NoneType in typing.get_args(hint):
         return None
+    kinds = list_kinds(hint)
     try:
-        return read_value(text, list_kinds(hint))
+        value = read_value(text, kinds)
     except ValueError:
         return text
+    return value if str not in kinds or is_bearable(_fit(value, hint), hint) else text
 
 
 def fill_defaults(target: Any, node: ConfigDict) -> None:

@@ -8,7 +8,7 @@ import pytest
 from big_align.benchmarks import catalog
 from big_align.benchmarks.measuring.evaluator import NamedBenchmark
 from big_align.benchmarks.measuring.outcomes import Outcome
-from big_align.benchmarks.measuring.suite_evaluator import NamedSuite
+from big_align.benchmarks.measuring.evaluator import NamedSuite
 from big_align.errors import UserError
 from tests.benchmarks.measuring import small
 from tests.benchmarks.measuring.test_runner import make_embedder
