@@ -5,12 +5,11 @@ all of their fields, and then each field takes the value that its text stands fo
 """
 
 import ast
-import contextlib
 import importlib.machinery
 import re
 import sys
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -22,6 +21,7 @@ from big_align.config.components.signatures import (
     lookup,
     mend,
 )
+from big_align.config.components.written_values import read_value
 from big_align.config.config_files import find_config, read_config
 from big_align.config.defaults import complete_config
 from big_align.config.fields import describe_fields
@@ -35,14 +35,11 @@ KEPT = ("length", "max_length", "transform", "vocab_size")
 They say how it fits its surroundings; any other field may mean something else in the new component,
 even under the same name.
 """
-SEVERAL = {tuple, list, Sequence}
-"""Types of fields that take several values, as in --config.data.source.path="['a', 'b']"."""
 ADDED = r"evaluators\.\w+|data\.mixture\.\w+(\.source)?"
 """The places of nodes that a command line may add."""
 CONFIG_MODULE = "big_align_config_file"
 OF_PARTS = ("classes", "weight")
 """What a part of a mixture has besides the settings of a loader."""
-BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
 def split_changes(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -163,44 +160,12 @@ def _set_field(config: ConfigDict, place: str, text: str) -> None:
         raise ConfigError(f"{flag}: the config has no field {field!r}{suggest(field, node)}")
     kinds = describe_fields(config, above)[field].kinds or (node.get_type(field),)
     try:
-        value = None if text == "None" else _read_value(text, kinds)
+        value = None if text == "None" else read_value(text, kinds)
     except ValueError as error:
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise ConfigError(f"{flag}: it must be of type {wanted}") from error
     del node[field]  # a dictionary of ml_collections keeps the type of a value
     node[field] = value
-
-
-def _read_value(text: str, kinds: Collection[type]) -> Any:
-    """Returns what a text stands for: a value of the first of some types that it fits.
-
-    Raises:
-      ValueError: it fits none.
-    """
-    if SEVERAL.intersection(kinds) and text.strip().startswith(("(", "[")):
-        kinds = [tuple]
-    for kind in kinds:
-        with contextlib.suppress(ValueError):
-            return _read_one(text, kind)
-    raise ValueError(f"{text!r} fits none of {kinds}")
-
-
-def _read_one(text: str, kind: type) -> Any:
-    if kind is bool:
-        if text.lower() not in BOOLS:
-            raise ValueError("neither true nor false")
-        return BOOLS[text.lower()]
-    if kind in (str, int, float):
-        return kind(text)
-    if kind in SEVERAL and not re.search(r"[(\[,]", text):  # one element, perhaps unquoted
-        with contextlib.suppress(ValueError, SyntaxError):
-            return (ast.literal_eval(text),)
-        return (text,)
-    try:
-        value = ast.literal_eval(text)
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(str(error)) from error
-    return tuple(value) if kind in SEVERAL else value
 
 
 def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:

@@ -219,16 +219,7 @@ def read_initial_weights(
 
 
 def read_initial_parameters(config: Node, params: Params) -> tuple[Flat, list[str]]:
-    """Reads the objective's own parameters, as `read_initial_classifier` and `..._temperature`."""
-    classifier, report = read_initial_classifier(config, params)
-    temperature, more = read_initial_temperature(config["init"], params)
-    return classifier | temperature, report + more
-
-
-def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[str]]:
-    """Reads the classifier that an objective starts from, if the config names one.
-
-    After a first run (`config.first`), it is the classifier of that run, if both have one.
+    """Reads the parameters of an objective's own that the config names earlier ones for.
 
     Args:
       config: config of the run.
@@ -238,8 +229,16 @@ def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[st
       Arrays by path, and a report, as for `read_initial_weights`.
 
     Raises:
-      ConfigError: the source has no classifier, or one for other classes.
+      ConfigError: a source has no classifier, or one for other classes, or no temperature; or the
+        objective learns none.
     """
+    classifier, report = _read_classifier(config, params)
+    temperature, more = _read_temperature(config["init"], params)
+    return classifier | temperature, report + more
+
+
+def _read_classifier(config: Node, params: Params) -> tuple[Flat, list[str]]:
+    """Reads the classifier; after a first run, it is that run's, if both have one."""
     init, where = config["init"], "config.init.classifier"
     named = init.get(CLASSIFIER)
     path = named or (init.get("all") if config.get("first") else None)
@@ -260,21 +259,8 @@ def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[st
     return found, [f"init.classifier = {path}: {len(found)} of {len(fresh)} arrays taken"]
 
 
-def read_initial_temperature(init: Node, params: Params) -> tuple[Flat, list[str]]:
-    """Reads the temperature that an objective starts from, if the config names a model for it.
-
-    The bias comes with it, if both have one.
-
-    Args:
-      init: `config.init`.
-      params: fresh parameters of the objective, or their shapes.
-
-    Returns:
-      Arrays by path, and a report, as for `read_initial_weights`.
-
-    Raises:
-      ConfigError: the objective learns no temperature, or the model has none.
-    """
+def _read_temperature(init: Node, params: Params) -> tuple[Flat, list[str]]:
+    """Reads the temperature; the bias comes with it, if both have one."""
     where, named = f"config.init.{TEMPERATURE}", init.get(TEMPERATURE)
     if not named:
         return {}, []

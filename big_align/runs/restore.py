@@ -75,18 +75,24 @@ def check_not_begun(workdir: str, folder: epath.Path) -> None:
     print(f"{workdir} starts at step 0: it has no checkpoint, and {dropped} dropped")
 
 
-def check_sizes(workdir: str, checkpoint: epath.Path, sizes: Mapping[str, str]) -> None:
-    """Checks that the examples are those that a run began with, as far as their sizes tell.
+def check_continued(
+    config: Node, workdir: str, folder: epath.Path, step: int, sizes: Mapping[str, str]
+) -> None:
+    """Checks that a run can continue from a checkpoint that was restored, and tells from which.
 
     Args:
-      workdir: workdir of the run.
-      checkpoint: folder of the checkpoint that was restored.
+      config: config of this process.
+      workdir: the workdir; it has no config yet if another run has written the checkpoint.
+      folder: the folder of checkpoints.
+      step: the step of the checkpoint.
       sizes: `TrainingData.sizes` now.
 
     Raises:
-      CheckpointMismatch: the sizes differ; the message names the first part for which they do.
+      CheckpointMismatch: the examples are not those that the run began with, by their sizes; the
+        message names the first part that differs.
+      ConfigError: the run is to end before that step: nothing would be trained.
     """
-    saved = (read_record(checkpoint) or {}).get(SIZES, {})
+    saved = (read_record(folder / str(step)) or {}).get(SIZES, {})
     for name, size in sizes.items():
         if saved.get(name, size) != size:
             raise CheckpointMismatch(
@@ -94,34 +100,11 @@ def check_sizes(workdir: str, checkpoint: epath.Path, sizes: Mapping[str, str]) 
                 f"{workdir} would skip some and repeat others. Restore the data, or start another "
                 f"run from the weights with --config.init.all={workdir} and its own --workdir"
             )
-
-
-def check_total_steps(workdir: str, config: Node, step: int) -> None:
-    """Checks that a run is not to end before the step that it has reached.
-
-    Args:
-      workdir: workdir of the run.
-      config: config of this process.
-      step: the step of the checkpoint that was restored.
-
-    Raises:
-      ConfigError: it is; nothing would be trained.
-    """
     if config["total_steps"] < step:
         raise ConfigError(
             f"config.total_steps = {config['total_steps']}, but {workdir} has reached step {step}: "
             f"give at least {step}, or another --workdir"
         )
-
-
-def tell_origin(workdir: str, folder: epath.Path, step: int) -> None:
-    """Prints where a run continues, and whether another run may have written the checkpoint.
-
-    Args:
-      workdir: the workdir; it has no config yet if the run has not begun in it.
-      folder: the folder of checkpoints.
-      step: the step of the checkpoint that was restored.
-    """
     if jax.process_index() == 0:
         known = pathlib.Path(workdir, CONFIG_JSON).exists()
         other = f"; {workdir} has no {CONFIG_JSON}: another workdir may have written it"
@@ -266,11 +249,9 @@ def tell_consequences(former: Node, config: Node, step: int) -> Iterator[str]:
     """
     changes = compare_configs(_plain(former), _plain(config))
     causes = {k: v[0] for k, v in changes.items() if k.split(".")[0] in ("total_steps", "schedule")}
-    rates: list[float] = []
-    with contextlib.suppress(ConfigError, KeyError, TypeError):  # of an earlier version
-        before, after = map(build.build_schedule, (former, config))
-        rates = [float(before(step)), float(after(step)), float(before(step - 1))]
-    if causes and rates and not math.isclose(rates[0], rates[1], rel_tol=1e-3):
+    before, after = map(build.build_schedule, (former, config))
+    rates = [float(before(step)), float(after(step)), float(before(step - 1))]
+    if causes and not math.isclose(rates[0], rates[1], rel_tol=1e-3):
         names = ", ".join(f"config.{name}" for name in causes)
         rate = f"{rates[0] or rates[2]:.6g}"  # after the last step of a finished run it is 0
         hold = {"schedule.decay": "constant", "schedule.warmup_steps": 0}

@@ -228,9 +228,8 @@ def _run_on(
         with clock.phase("restoring"), restore.named_tokenizers(workdir, config, parts.tokenizer):
             state = checkpointer.restore(program.state, parts.record)
         if state:
-            restore.check_sizes(workdir, checkpointer.folder / str(int(state.step)), loader.sizes)
-            restore.check_total_steps(workdir, config, int(state.step))
-            restore.tell_origin(workdir, checkpointer.folder, int(state.step))
+            found = checkpointer.folder, int(state.step)
+            restore.check_continued(config, workdir, *found, loader.sizes)
         else:
             restore.check_not_begun(workdir, checkpointer.folder)
             state = create_state(config, program, parts.tokenizer)

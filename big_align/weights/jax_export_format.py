@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from big_align.config.components.transforms import shape_of_image
-from big_align.weights.encoders import make_image_encoder, make_text_encoder
+from big_align.weights.encoders import Encoders
 from big_align.weights.formats import architecture, native_format
 from big_align.weights.formats.pretrained import Pretrained
 
@@ -27,13 +27,14 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
       UserError: the file of the tokenizer's vocabulary is missing.
     """
     files = native_format.write(pretrained)
+    encoders = Encoders(pretrained)
     if pretrained.embeds("image"):
         image = np.uint8, _shape_images(pretrained)
-        files |= _export("encode_image", make_image_encoder(pretrained), pretrained, image)
+        files |= _export("encode_image", encoders.embed_image, pretrained, image)
     if pretrained.embeds("text"):
         length = (_measure_texts(pretrained),)
         texts = (np.int32, length), (np.bool_, length)
-        files |= _export("encode_text", make_text_encoder(pretrained), pretrained, *texts)
+        files |= _export("encode_text", encoders.embed_text, pretrained, *texts)
     return files
 
 

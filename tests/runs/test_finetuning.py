@@ -11,7 +11,7 @@ from big_align.configs import align_finetune
 from big_align.core.errors import ConfigError
 from big_align.runs import train
 from big_align.runs.command_line import load_config
-from big_align.runs.initial_weights import read_initial_classifier
+from big_align.runs.initial_weights import read_initial_parameters
 from big_align.runs.workdir import TrainedRun, read_pretrained
 from big_align.suites.catalog import read_benchmark
 from tests.run_main import TINY
@@ -79,12 +79,12 @@ def test_the_classifier_is_trained_alone_and_then_all_layers_but_no_statistics(
     config.init.classifier, config.data.classes = str(tmp_path / "tuned"), "stl10"
     params = {"classifier": {name.split("/")[1]: x for name, x in started.items()}}
     with pytest.raises(ConfigError, match="tuned is of other classes than this run's"):
-        read_initial_classifier(config, params)
+        read_initial_parameters(config, params)
 
 
 def test_a_classifier_comes_from_a_run_that_has_one(tmp_path):
     config = load_config(TINY)
-    assert read_initial_classifier(config, {"classifier": {}}) == ({}, [])
+    assert read_initial_parameters(config, {"classifier": {}}) == ({}, [])
     config.init.classifier = str(tmp_path)
     with pytest.raises(ConfigError, match="config.init.classifier: .* is no workdir of a run with"):
-        read_initial_classifier(config, {"classifier": {}})
+        read_initial_parameters(config, {"classifier": {}})

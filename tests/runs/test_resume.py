@@ -180,14 +180,13 @@ def test_a_run_continues_with_as_many_examples_in_another_place_and_with_no_othe
 
 
 def test_sizes_that_differ_name_their_part(tmp_path):
-    checkpoint = epath.Path(tmp_path)
-    record = tmp_path / "record" / "metadata"
-    record.parent.mkdir()
+    record = tmp_path / "4" / "record" / "metadata"
+    record.parent.mkdir(parents=True)
     record.write_text(json.dumps({"sizes": {"pairs": "5 examples", "labels": "6 examples"}}))
     now = {"pairs": "5 examples", "labels": "8 examples"}
     message = "^config.data.mixture.labels had 6 examples and now has 8 examples: run would"
     with pytest.raises(CheckpointMismatch, match=message):
-        restore.check_sizes("run", checkpoint, now)
+        restore.check_continued(load_config(TINY), "run", epath.Path(tmp_path), 4, now)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from big_align.core.errors import ConfigError, WeightsMismatch
 from big_align.models.parts import resize
 from big_align.runs import train
 from big_align.runs.command_line import load_config
-from big_align.runs.initial_weights import read_initial_temperature, read_initial_weights
+from big_align.runs.initial_weights import read_initial_parameters, read_initial_weights
 from big_align.weights.formats import architecture
 from tests.models.drawn_variables import draw_variables
 from tests.run_main import Run
@@ -238,16 +238,16 @@ def test_a_run_may_start_from_the_temperature_of_a_model(tmp_path, name, stored)
     save(tmp_path / "vit", VIT)
     path, params = str(tmp_path / "dual"), {"model": {}, name: jnp.float32(1)}
     for init in ({"all": path, "temperature": "all"}, {"temperature": path}):
-        found, report = read_initial_temperature(init, params)
+        found, report = read_initial_parameters({"init": init}, params)
         assert found[name] == pytest.approx(stored, rel=1e-6) and report[0].endswith(": 0.02")
-    assert read_initial_temperature({"all": path}, params) == ({}, [])
+    assert read_initial_parameters({"init": {"all": path}}, params) == ({}, [])
     # The bias comes along where both have one.
     for source, given, bias in (
         ("pairwise", params | {"bias": jnp.float32(-10)}, -9.5),
         ("pairwise", params, None),
         ("dual", params | {"bias": jnp.float32(-10)}, None),
     ):
-        found, _ = read_initial_temperature({"temperature": str(tmp_path / source)}, given)
+        found, _ = read_initial_parameters({"init": {"temperature": str(tmp_path / source)}}, given)
         assert found.get("bias") == bias and found[name] == pytest.approx(stored, rel=1e-6)
     for init, given, message in (
         ({"temperature": "all"}, params, "config.init.all, which names none"),
@@ -255,4 +255,4 @@ def test_a_run_may_start_from_the_temperature_of_a_model(tmp_path, name, stored)
         ({"temperature": str(tmp_path / "vit")}, params, "vit has no temperature"),
     ):
         with pytest.raises(ConfigError, match=message):
-            read_initial_temperature(init, given)
+            read_initial_parameters({"init": init}, given)

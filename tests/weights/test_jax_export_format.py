@@ -14,7 +14,7 @@ import big_align
 from big_align import interop
 from big_align.use.inference.loaded_model import LoadedModel
 from big_align.weights import jax_export_format
-from big_align.weights.encoders import make_image_encoder, make_text_encoder
+from big_align.weights.encoders import Encoders
 from tests.weights.test_native_format import NODES, SIZE, make_pretrained, make_tokenizer
 
 ROWS = 5
@@ -48,8 +48,9 @@ def draw_inputs(name: str, pretrained: interop.Pretrained) -> tuple[np.ndarray, 
 
 def embed(name: str, pretrained: interop.Pretrained, *inputs: np.ndarray) -> np.ndarray:
     """Embeds by the model itself."""
-    make = make_image_encoder if name == "encode_image" else make_text_encoder
-    return np.asarray(make(pretrained)(pretrained.variables, *map(jnp.asarray, inputs)))
+    encoders = Encoders(pretrained)
+    encode = encoders.embed_image if name == "encode_image" else encoders.embed_text
+    return np.asarray(encode(pretrained.variables, *map(jnp.asarray, inputs)))
 
 
 def read_programs(folder: pathlib.Path) -> dict[str, jax.export.Exported]:

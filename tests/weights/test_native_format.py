@@ -213,7 +213,7 @@ def test_all_that_differs_from_the_config_is_listed(tmp_path):
     with pytest.raises(WeightsMismatch) as caught:
         interop.read(tmp_path / "out")
     message = str(caught.value)
-    assert "no place for: params/project_image/kernel" in message
+    assert "no place for: " in message and "params/project_image/kernel" in message
     assert "text/block_01/attention/key/kernel is missing" in message
     assert "embedding has shape [20, 16], which gives [20, 16] where the model has [21" in message
     del config["image_size"]

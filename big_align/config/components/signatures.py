@@ -4,7 +4,6 @@ A component is a config node with a `name` and the keyword arguments of what the
 Names are looked up in tables of "module:attribute", so that nothing is imported before it is used.
 """
 
-import ast
 import dataclasses
 import importlib
 import inspect
@@ -13,13 +12,14 @@ import re
 import shlex
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from beartype.door import is_bearable
 from ml_collections import ConfigDict
 
+from big_align.config.components.written_values import read_value
 from big_align.core.errors import ConfigError, FieldError, suggest
 from big_align.core.nodes import GIVEN, Node
 
@@ -163,7 +163,7 @@ def _fit(value: Any, hint: Any) -> Any:
 
 
 def check_arguments(
-    target: Any, node: Node, where: str, given: typing.Collection[str] = ()
+    target: Any, node: Node, where: str, given: Collection[str] = ()
 ) -> dict[str, Any]:
     """Checks the values of a config node against a signature, without calling it.
 
@@ -252,20 +252,16 @@ def list_kinds(hint: Any) -> list[type]:
 def read_argument(text: str, hint: Any) -> Any:
     """Returns the value that a text on a command line stands for, in a field of a type.
 
-    A field of texts takes the text as it is, even if that is a number: `1` can be the name of a
-    column. Anything else is written as in Python; what does not read so stays a text, which
-    `check_arguments` refuses.
+    What does not read so stays a text, which `check_arguments` refuses.
     """
+    if text == "None" and types.NoneType in typing.get_args(hint):
+        return None
     kinds = list_kinds(hint)
-    several = len(kinds) > 1 and text.startswith(("[", "("))
-    nothing = text == "None" and types.NoneType in typing.get_args(hint)
-    if str in kinds and not several and not nothing:
-        return text
     try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        value = read_value(text, kinds)
+    except ValueError:
         return text
-    return value if is_bearable(_fit(value, hint), hint) or str not in kinds else text
+    return value if str not in kinds or is_bearable(_fit(value, hint), hint) else text
 
 
 def fill_defaults(target: Any, node: ConfigDict) -> None:

@@ -52,7 +52,7 @@ SOURCES = {
 }
 EVALUATORS = {
     "benchmark": "big_align.suites.measuring.evaluator:NamedBenchmark",
-    "suite": "big_align.suites.measuring.suite_evaluator:NamedSuite",
+    "suite": "big_align.suites.measuring.evaluator:NamedSuite",
     "classification": "big_align.evaluators.classification:Classification",
     "few_shot": "big_align.evaluators.few_shot:FewShot",
     "few_shot_text": "big_align.evaluators.text_tuning:FewShotText",

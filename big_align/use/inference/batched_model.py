@@ -1,6 +1,6 @@
 """A model on all devices of this process, which embeds batches of few sizes."""
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from big_align.core.errors import UserError
 from big_align.core.types import Batch, ModelState, Params
 from big_align.evaluators.embedder import Embedder
 from big_align.parallel.meshes import make_mesh, replicated
-from big_align.weights.encoders import make_image_encoder, make_image_pooler, make_text_encoder
+from big_align.weights.encoders import Encoders
 from big_align.weights.formats.pretrained import Pretrained
 
 DEVICE_ROWS = 64  # of a batch, on each device
@@ -25,9 +25,7 @@ class ModelVerbs:
     """
 
     def __init__(self, pretrained: Pretrained):
-        self._encode_image = make_image_encoder(pretrained)
-        self._encode_text = make_text_encoder(pretrained)
-        self._pool_image = make_image_pooler(pretrained)
+        self._encoders = Encoders(pretrained)
         self._temperature = pretrained.temperature
 
     def scale(self, params: Params) -> Float[Array, ""] | None:
@@ -38,20 +36,20 @@ class ModelVerbs:
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b f"]:
         """Returns what the image tower pools."""
-        return self._pool_image({"params": params, **model_state}, batch["image"])
+        return self._encoders.pool_image({"params": params, **model_state}, batch["image"])
 
     def embed_image(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b d"]:
         """Returns unit-length image embeddings."""
-        return self._encode_image({"params": params, **model_state}, batch["image"])
+        return self._encoders.embed_image({"params": params, **model_state}, batch["image"])
 
     def embed_text(
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b d"]:
         """Returns unit-length text embeddings."""
         variables = {"params": params, **model_state}
-        return self._encode_text(variables, batch["text"], batch["text_mask"])
+        return self._encoders.embed_text(variables, batch["text"], batch["text_mask"])
 
 
 class BatchedModel:
@@ -107,7 +105,10 @@ class BatchedModel:
         return self._run(Embedder.image_features, image, mask)
 
     def _run(
-        self, apply: Any, image: UInt8[np.ndarray, "b h w 3"], mask: Bool[np.ndarray, "b"]
+        self,
+        apply: Callable[..., tuple],
+        image: UInt8[np.ndarray, "b h w 3"],
+        mask: Bool[np.ndarray, "b"],
     ) -> Float[np.ndarray, "b d"]:
         count = len(image)
         batch = {"image": self._pad(image), "mask": self._pad(mask)}

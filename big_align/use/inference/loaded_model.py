@@ -174,7 +174,9 @@ class LoadedModel(Pretrained):
         logits = self.classifier.compute_logits(features)
         return ranking.name_classes(self.classifier.names, logits, given_images.is_image(images))
 
-    def _run_images(self, images: Any, broken: str, run: Any) -> Float[np.ndarray, "n d"]:
+    def _run_images(
+        self, images: Any, broken: str, run: Callable[..., Float[np.ndarray, "_ d"]]
+    ) -> Float[np.ndarray, "n d"]:
         """Returns what a method of the compiled model makes of images."""
         if broken not in ("error", "nan"):
             raise UserError(f"broken = {broken!r} is neither 'error' nor 'nan'")
@@ -286,7 +288,10 @@ class LoadedModel(Pretrained):
             logging.warning("%s; its row is NaN", text)
 
     def _embed_or_take(
-        self, given: Any, embed: Any, is_one: Any = lambda _: False
+        self,
+        given: Any,
+        embed: Callable[[Any], Float[np.ndarray, "n d"]],
+        is_one: Callable[[Any], bool] = lambda _: False,
     ) -> tuple[Float[np.ndarray, "n d"], bool]:
         """Embeds, unless embeddings are given; also returns whether there was only one."""
         rows = ranking.read_embeddings(given)

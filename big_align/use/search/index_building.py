@@ -111,8 +111,6 @@ class IndexBuilder:
     def _read_info(self) -> dict[str, Any]:
         """Reads what the index says about itself; it must have the weights and settings of this."""
         there = read_info(self._folder)
-        if text := there["transform"]:  # which was kept as given, in another form
-            there["transform"] = self._model.with_transform(text).preprocessing.transform
         check_same(self._folder, {field: there[field] for field in self._settings}, self._settings)
         return there | self._made_by
 

@@ -3,7 +3,6 @@
 import collections
 import concurrent.futures
 import hashlib
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from big_align.core.errors import put_in_a_line
 from big_align.data import boundary, files
 from big_align.data.column_values import spell_halves
 from big_align.data.examples import BrokenExample, Source, has_keys
+from big_align.data.loading import parallel
 from big_align.data.precomputed.shard_files import list_shards
 from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.listed_source import ListedSource
@@ -99,16 +99,8 @@ class SourceEntries:
           is_known: returns whether an image with a name and a signature need not be read.
         """
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-            items, waiting = iter(self._items), collections.deque()
-            for item in itertools.islice(items, AHEAD):
-                waiting.append(threads.submit(self._load, *item, is_known))
-            try:
-                while waiting:
-                    yield waiting.popleft().result()
-                    for item in itertools.islice(items, 1):
-                        waiting.append(threads.submit(self._load, *item, is_known))
-            finally:
-                threads.shutdown(cancel_futures=True)
+            started = (threads.submit(self._load, *item, is_known) for item in self._items)
+            yield from parallel.take_ahead(started, AHEAD)
 
     def _load(
         self, place: tuple[int, int], path: str, name: str, is_known: Callable[[str, str], bool]

@@ -23,8 +23,9 @@ from big_align.weights.formats.text_files import read_json
 FORMAT = "big_align"
 TEMPERATURE, BIAS = "temperature", "bias"
 TEMPLATES = "templates", "trained_templates"
-DIGESTS = "vocabulary_sha256"  # of each file of the tokenizer; folders of earlier versions lack it
-SUMS = "weights_crc32"  # of each file of weights; folders of earlier versions lack it
+# Digests of the tokenizer's files, and checksums of those of weights: whoever changes a file on
+# purpose removes them.
+DIGESTS, SUMS = "vocabulary_sha256", "weights_crc32"
 FIELDS = ("model", "image_size", "preprocessing", "tokenizer", TEMPERATURE)
 WEIGHTS = "model.safetensors"
 CLASSES, CLASSIFIER = "classes", "classifier.safetensors"

@@ -7,9 +7,8 @@ import pytest
 
 from big_align.core.errors import UserError
 from big_align.suites import catalog
-from big_align.suites.measuring.evaluator import NamedBenchmark
+from big_align.suites.measuring.evaluator import NamedBenchmark, NamedSuite
 from big_align.suites.measuring.outcomes import Outcome
-from big_align.suites.measuring.suite_evaluator import NamedSuite
 from tests.data.samples import write_tar
 from tests.suites.measuring import small
 from tests.suites.measuring.test_runner import make_embedder
