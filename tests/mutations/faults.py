@@ -156,6 +156,29 @@ OBJECTIVES = (
     ),
 )
 
+TOWERS = (
+    Fault(
+        "the gradient enters a locked tower",
+        "big_align/models/dual_encoder.py",
+        "return jax.lax.stop_gradient(outputs) if part in self.locked else outputs",
+        "return outputs",
+        [
+            "tests/models/test_dual_encoder.py"
+            "::test_a_locked_tower_is_in_evaluation_mode_and_gets_no_gradient"
+        ],
+    ),
+    Fault(
+        "a locked tower is in training mode",
+        "big_align/models/dual_encoder.py",
+        "train and part not in self.locked",
+        "train",
+        [
+            "tests/models/test_dual_encoder.py"
+            "::test_a_locked_tower_is_in_evaluation_mode_and_gets_no_gradient"
+        ],
+    ),
+)
+
 PLACEMENT = (
     Fault(
         "a batch is placed one row further",
@@ -390,4 +413,4 @@ TRAINING = (
     ),
 )
 
-FAULTS = LOSSES + OBJECTIVES + PLACEMENT + LOADER + EVALUATORS + TRAINING
+FAULTS = LOSSES + OBJECTIVES + TOWERS + PLACEMENT + LOADER + EVALUATORS + TRAINING
