@@ -20,10 +20,11 @@ def test_every_epoch_visits_every_example_once(window):
         assert sorted(visit(order, epoch * N, (epoch + 1) * N)) == everything
 
 
-def test_epochs_and_seeds_differ():
-    order = Shuffle(SIZES, seed=0)
+@pytest.mark.parametrize("sizes", [SIZES, np.array([N])], ids=["shards", "one shard"])
+def test_epochs_and_seeds_differ(sizes):
+    order = Shuffle(sizes, seed=0)
     first, second = visit(order, 0, N), visit(order, N, 2 * N)
-    assert first != second != visit(Shuffle(SIZES, seed=1), 0, N) != first
+    assert first != second != visit(Shuffle(sizes, seed=1), 0, N) != first
 
 
 def test_a_position_does_not_depend_on_what_is_asked_with_it():

@@ -231,6 +231,32 @@ def test_embeddings_are_the_projected_features():
     np.testing.assert_allclose(zimg, expected, atol=1e-6)
 
 
+class Doubled(nn.Module):
+    """A tower that returns its weight, or in training mode twice that."""
+
+    output_dim: int = 2
+
+    @nn.compact
+    def __call__(self, image, train):
+        weight = self.param("weight", nn.initializers.ones, (2,))
+        features = jnp.tile(weight * (1 + train), (len(image), 1))
+        return features, features[:, None]
+
+
+@pytest.mark.parametrize(("locked", "value", "slope"), [((), 12, 6), (("image",), 6, 0)])
+def test_a_locked_tower_is_in_evaluation_mode_and_gets_no_gradient(locked, value, slope):
+    model, image = DualEncoder(image=Doubled(), locked=locked), jnp.ones((3, 4, 4, 3))
+    params = model.init(jax.random.key(0), image, method="image_features")["params"]
+
+    def train(params):
+        given = {"params": params}, image
+        return model.apply(*given, train=True, method="image_features").sum()
+
+    found, grads = jax.value_and_grad(train)(params)
+    assert found == value
+    np.testing.assert_array_equal(grads["image"]["weight"], slope)
+
+
 def test_another_size_without_image_projection_is_an_error():
     with pytest.raises(ValueError, match="embedding_dim=12 .* tower, 16: set image_projection"):
         make_variables(make_model(embedding_dim=12))

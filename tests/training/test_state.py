@@ -34,3 +34,16 @@ def test_the_average_begins_with_the_weights_that_are_given():
     np.testing.assert_array_equal(kernel(started.params), given)
     jax.tree.map(np.testing.assert_array_equal, started.average[0], started.params)
     jax.tree.map(np.testing.assert_array_equal, started.average[1], started.model_state)
+
+
+def test_moments_and_averages_lie_as_their_parameters_do():
+    mesh = tiny.make_mesh(8, fsdp=4)
+    given = tiny.make_objective(mesh), optax.adam(1e-3), tiny.make_batch(1), mesh
+    state, _ = describe_state(*given, averaged=True)
+    moments = state.opt_state[0]
+    for tree in (moments.mu, moments.nu, state.average[0]):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_equal(a.sharding, b.sharding), tree, state.params
+        )
+    split = state.params["model"]["text"]["block_00"]["mlp"]["up"]["kernel"]
+    assert 4 * np.prod(split.sharding.shard_shape(split.shape)) == np.prod(split.shape)

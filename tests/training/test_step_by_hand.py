@@ -50,6 +50,13 @@ class NoisyLine(Line):
         return loss, {"slope": (outputs["noise"] * batch["x"]).mean() + 6 * params["p"]}
 
 
+class NumberedLine(Line):
+    """Every row counts times its number in the batch."""
+
+    def loss(self, params, outputs, prepared, batch):
+        return (jnp.arange(len(outputs["y"])) * outputs["y"]).mean(), {}
+
+
 class LineAndTable(Line):
     """A step adds one row of a table of zeros to the loss."""
 
@@ -66,12 +73,12 @@ class LineAndTable(Line):
         return loss + drawn.rows.sum(), {"row": drawn.ids[0]}
 
 
-def take_steps(count, microbatches=1, objective=Line):
+def take_steps(count, microbatches=1, objective=Line, devices=1):
     """p = 2 and x = 1, 2, 3, 6: the mean is 3, the gradient 3 + 2 * 3 * p = 15.
 
     Rows of a table move at the rates 1, 2, 3, ...
     """
-    mesh, made, optimizer = tiny.make_mesh(1), objective(), optax.sgd(0.01)
+    mesh, made, optimizer = tiny.make_mesh(devices), objective(), optax.sgd(0.01)
     by_row = make_row_optimizer("sgd", momentum=0.0)
     tables = {k: by_row.init(jnp.zeros((size, 1))) for k, size in made.table_sizes.items()}
     params = {"p": jnp.float32(2)}
@@ -99,6 +106,14 @@ def test_loss_update_norms_and_statistics(microbatches):
     np.testing.assert_allclose(metrics["parameter_norm"], 1.8, rtol=1e-6)
     np.testing.assert_allclose(state.model_state["mean"], 3)
     assert int(state.step) == 1
+
+
+@pytest.mark.parametrize(("devices", "microbatches"), [(2, 1), (2, 2)])
+def test_every_row_keeps_its_place_in_the_batch(devices, microbatches):
+    _, (metrics,) = take_steps(1, microbatches, NumberedLine, devices)
+    slope = (0 * 1 + 1 * 2 + 2 * 3 + 3 * 6) / 4
+    np.testing.assert_allclose(metrics["loss"], 2 * slope)
+    np.testing.assert_allclose(metrics["gradient_norm"], slope)
 
 
 def test_every_step_draws_anew_and_the_key_of_the_run_stays():

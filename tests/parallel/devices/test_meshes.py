@@ -10,6 +10,7 @@ import importlib.util
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.loader import TrainLoader
@@ -184,6 +185,29 @@ def test_a_batch_lies_as_it_was_loaded_whatever_the_order_of_devices():
     placed = place_batch(batch, mesh)["x"]
     np.testing.assert_array_equal(placed, batch["x"])
     assert placed.sharding == batch_sharding(mesh)
+
+
+def test_what_every_process_has_loaded_lies_where_it_belongs(monkeypatch, without_type_checks):
+    """JAX asks each of four processes for the rows of its devices, which are no neighbors."""
+    devices = np.random.default_rng(0).permutation(make_cluster(2, 2)).reshape(4, 4)
+    mesh, batch = Mesh(devices, sharding.BATCH_AXES), np.arange(96).reshape(48, 2)
+    placed = {}
+
+    def ask(shape, placement, read):
+        for device, index in placement.devices_indices_map(shape).items():
+            if device.process_index == jax.process_index():
+                placed[device.id] = read(index), batch[index]
+        return np.zeros(shape)
+
+    monkeypatch.setattr(jax, "make_array_from_callback", ask)
+    for process in range(4):
+        own = [device for device in devices.flat if device.process_index == process]
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        monkeypatch.setattr(jax, "local_devices", lambda own=own: own)
+        sharding.place_batch({"x": batch[sharding.process_rows(mesh, len(batch))]}, mesh)
+    assert len(placed) == 16
+    for found, expected in placed.values():
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
