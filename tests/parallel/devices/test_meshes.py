@@ -20,7 +20,7 @@ from big_align.data.loading.text_samplers import CaptionSampler
 from big_align.data.sources.digits import DIGIT_WORDS, digits_source
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.parallel.batches import explain_division, place_batch, process_rows
-from big_align.parallel.meshes import batch_sharding, make_mesh
+from big_align.parallel.meshes import BATCH_AXES, batch_sharding, make_mesh
 from big_align.planning.topologies import GENERATIONS, topology_devices
 
 needs_libtpu = pytest.mark.skipif(
@@ -190,7 +190,7 @@ def test_a_batch_lies_as_it_was_loaded_whatever_the_order_of_devices():
 def test_what_every_process_has_loaded_lies_where_it_belongs(monkeypatch, without_type_checks):
     """JAX asks each of four processes for the rows of its devices, which are no neighbors."""
     devices = np.random.default_rng(0).permutation(make_cluster(2, 2)).reshape(4, 4)
-    mesh, batch = Mesh(devices, sharding.BATCH_AXES), np.arange(96).reshape(48, 2)
+    mesh, batch = Mesh(devices, BATCH_AXES), np.arange(96).reshape(48, 2)
     placed = {}
 
     def ask(shape, placement, read):
@@ -204,7 +204,7 @@ def test_what_every_process_has_loaded_lies_where_it_belongs(monkeypatch, withou
         own = [device for device in devices.flat if device.process_index == process]
         monkeypatch.setattr(jax, "process_index", lambda process=process: process)
         monkeypatch.setattr(jax, "local_devices", lambda own=own: own)
-        sharding.place_batch({"x": batch[sharding.process_rows(mesh, len(batch))]}, mesh)
+        place_batch({"x": batch[process_rows(mesh, len(batch))]}, mesh)
     assert len(placed) == 16
     for found, expected in placed.values():
         np.testing.assert_array_equal(found, expected)
