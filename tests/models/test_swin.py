@@ -95,7 +95,7 @@ def test_attention_equals_every_pair_by_itself(grid, shift, way):
     # The whole of a block is attention once its perceptron is off.
     down = variables["params"]["mlp"]["down"]
     variables["params"]["mlp"]["down"] = jax.tree.map(np.zeros_like, down)
-    attended = block.apply(variables, x, False) - x
+    attended = jax.jit(lambda variables: block.apply(variables, x, False) - x)(variables)
 
     norm, params = variables["params"]["attention_norm"], variables["params"]["attention"]
     mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
