@@ -9,8 +9,8 @@ import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from typing import Any, ForwardRef, Literal
 
 import jaxtyping
 from beartype import beartype
@@ -48,8 +48,11 @@ def _check(function: Callable) -> Callable:
         if jaxtyping.config.jaxtyping_disable:
             return function(*args, **kwargs)
         if checked is None:
-            if any(map(_needs_jaxtyping, function.__annotations__.values())):
-                checked = _jaxtyped(function, typechecker=beartype)
+            parts = [part for hint in function.__annotations__.values() for part in _parts(hint)]
+            if any(isinstance(part, str | ForwardRef) for part in parts):
+                checked = _jaxtyped(function, typechecker=beartype)  # which finds what they name
+            elif any(inspect.isclass(part) and issubclass(part, AbstractArray) for part in parts):
+                checked = _jaxtyped(beartype(function), typechecker=None)
             else:
                 checked = beartype(function)
         return checked(*args, **kwargs)
@@ -57,11 +60,10 @@ def _check(function: Callable) -> Callable:
     return call
 
 
-def _needs_jaxtyping(hint: Any) -> bool:
-    """Returns whether a hint has arrays, or is a text that jaxtyping resolves."""
-    if isinstance(hint, str) or inspect.isclass(hint) and issubclass(hint, AbstractArray):
-        return True
-    if typing.get_origin(hint) is Literal:
-        return False
-    parts = typing.get_args(hint)
-    return any(map(_needs_jaxtyping, [y for x in parts for y in (x if type(x) is list else [x])]))
+def _parts(hint: Any) -> Iterator[Any]:
+    """Yields what a hint is made of, but for the values of a `Literal`."""
+    yield hint
+    if typing.get_origin(hint) is not Literal:
+        for part in typing.get_args(hint):
+            for each in part if isinstance(part, list) else [part]:
+                yield from _parts(each)

@@ -229,6 +229,7 @@ def _check_verbs(
     tokenizer: BlankTokenizer,
 ) -> None:
     """Checks that the objective has the methods that evaluators call, by tracing them."""
+    traced = set()
     for name, node in config["evaluators"].items():
         where = f"config.evaluators.{name}"
         target = lookup(node["name"], tables.EVALUATORS, where)
@@ -240,7 +241,9 @@ def _check_verbs(
                         f"{where}: the objective {config['objective']['name']!r} has no method "
                         f"{verb!r}; {REMEDIES.get(verb, 'another objective is needed')}"
                     )
-                jax.eval_shape(getattr(objective, verb), *weights, inputs)
+                if (call := (verb, inputs["image"].shape)) not in traced:
+                    jax.eval_shape(getattr(objective, verb), *weights, inputs)
+                    traced.add(call)
             if hasattr(target, "check_objective"):
                 target.check_objective(node, objective)
         except ConfigError:

@@ -113,13 +113,16 @@ def test_eight_devices_equal_one_for_the_same_draw():
         assert_close(eight, one)
 
 
-@pytest.mark.parametrize("block", [1, 5, 1000])
+@pytest.mark.parametrize(
+    "block", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 1000))]
+)
 def test_block_does_not_matter(block):
     zimg, centers, labels, drawn, numbers, mesh = draw("odd", (8, 1))
     ours, _ = differentiate_ours("mlcd", zimg, centers, drawn, numbers, mesh=mesh, block=block)
     assert_close(ours, differentiate_plain("mlcd", zimg, centers, labels, numbers))
 
 
+@pytest.mark.slow
 def test_bfloat16_is_only_the_precision_of_the_embeddings():
     zimg, centers, labels, drawn, numbers, mesh = draw("masked", (4, 2))
     narrow = zimg.astype(jnp.bfloat16)
@@ -133,7 +136,10 @@ def test_bfloat16_is_only_the_precision_of_the_embeddings():
     np.testing.assert_allclose(zimg_grad.astype(np.float32), wide[1], rtol=2**-8, atol=1e-6)
 
 
-@pytest.mark.parametrize("case", ["repeated", "all positive", "no labels"])
+@pytest.mark.parametrize(
+    "case",
+    ["repeated", *(pytest.param(x, marks=pytest.mark.slow) for x in ("all positive", "no labels"))],
+)
 def test_mean_cosines(case):
     zimg, centers, labels, drawn, numbers, mesh = draw(case, (8, 1))
     _, metrics = differentiate_ours("mlcd", zimg, centers, drawn, numbers, mesh=mesh)

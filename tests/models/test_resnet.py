@@ -44,6 +44,7 @@ def test_efficientnet_has_timms_arrays(variant, reference_dir):
     check_published_shapes(reference_dir, f"tf_efficientnet_{variant}", TIMM_EFFICIENTNET, model)
 
 
+@pytest.mark.slow
 def test_efficientnet_reads_the_reference(reference_dir):
     folder = reference_dir / "hf-efficientnet"
     config, io = json.loads((folder / "config.json").read_text()), np.load(folder / "io.npz")

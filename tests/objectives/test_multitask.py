@@ -136,10 +136,10 @@ def test_the_head_classifies_the_features_of_evaluation():
     objective = make_objective()
     batch = jax.tree.map(jnp.asarray, tiny.make_batch(4))
     params, model_state = nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), batch))
-    features = objective.image_features(params, model_state, batch)
+    features = jax.jit(objective.image_features)(params, model_state, batch)
     head = params["classifier"]
     expected = features @ head["kernel"] + head["bias"]
-    logits = objective.classify(params, model_state, batch)
+    logits = jax.jit(objective.classify)(params, model_state, batch)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-6)
 
 

@@ -74,7 +74,7 @@ def test_a_captioned_image_is_a_class_of_its_own():
     np.testing.assert_allclose(alone, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("views", [2, 3])
+@pytest.mark.parametrize("views", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_order_of_images_and_views_does_not_matter(views):
     objective, zviews = make_objective(8), draw_views(views=views)
     batch = {"label": jnp.arange(12) % 5 - 1, "mask": jnp.arange(12) != 4}

@@ -126,7 +126,7 @@ def test_each_class_text_once_is_cross_entropy_from_image_to_text(loss, smoothin
 
 
 @pytest.mark.parametrize("devices", DEVICES)
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_table_of_classes_in_a_batch_of_all_of_them_is_cross_entropy(devices, times):
     """Through the objective, whose batch has as many texts as images, each class several times."""
     objective = make_objective(devices, direction="image_to_text", label_smoothing=0.1)
@@ -142,7 +142,7 @@ def test_a_table_of_classes_in_a_batch_of_all_of_them_is_cross_entropy(devices, 
 
     every = (0, 1, 2)
     ours, gradients = jax.jit(jax.value_and_grad(loss, every))(*classifier)
-    wanted = jax.value_and_grad(classify, every)(*classifier, label, 0.1)
+    wanted = jax.jit(jax.value_and_grad(classify, every))(*classifier, label, 0.1)
     assert_close((ours - np.log(times), gradients), wanted)
 
 

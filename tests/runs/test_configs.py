@@ -286,7 +286,7 @@ def test_the_largest_seed_is_one():
     jax.random.key(config.seed)
 
 
-@pytest.mark.parametrize("part", ["image", "text"])
+@pytest.mark.parametrize("part", [pytest.param("image", marks=pytest.mark.slow), "text"])
 def test_float16_is_for_towers_that_are_not_trained(part):
     config = load_config("configs/quickstart.py")
     config.model[part].dtype = "float16"
@@ -300,6 +300,7 @@ def test_float16_is_for_towers_that_are_not_trained(part):
         check.check_config(kept)
 
 
+@pytest.mark.slow
 def test_a_text_tower_that_an_objective_leaves_out_may_be_of_any_type():
     config = load_config("configs/finetune_cifar10.py")
     with config.unlocked():

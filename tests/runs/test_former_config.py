@@ -169,6 +169,7 @@ def test_a_run_does_not_end_before_the_step_that_it_has_reached(tmp_path):
         restore.check_continued(config, "run", folder, 51, {})
 
 
+@pytest.mark.slow
 def test_initial_weights_may_be_gone_once_they_are_in_a_checkpoint(tmp_path):
     gone, workdir = f"--config.init.all={tmp_path / 'gone'}", str(tmp_path / "run")
     config, after = load_config(TINY, gone), load_config(TINY)

@@ -42,6 +42,7 @@ def test_the_step_sums_gradients_in_the_type_of_the_config(dtype):
     assert program.objective.sum_dtype == dtype
 
 
+@pytest.mark.slow
 def test_auto_recomputes_the_least_that_fits(monkeypatch, capsys):
     """A device that has room for a level is given it, as estimated before compiling and after."""
     towers = ("image", "text")
@@ -63,6 +64,7 @@ def test_auto_recomputes_the_least_that_fits(monkeypatch, capsys):
         assert f"remat: auto is {level}, the least that fits" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_auto_a_step_is_compiled_whatever_it_takes(monkeypatch, capsys):
     program, example = make_program("--config.model.text.remat=dots")
     rows = {name: np.repeat(x, 2, axis=0) for name, x in example.items()}

@@ -19,6 +19,7 @@ from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import read_initial_weights, take_settings
 from big_align.weights.formats import architecture
 from big_align.weights.transfer.settings import compare_towers, describe_differences
+from tests.models.applied import apply_model
 from tests.models.drawn_variables import draw_variables
 from tests.weights import tiny_pairs
 from tests.weights.test_initialize import BERT, SWIN, VIT, make_dual, save
@@ -63,7 +64,7 @@ def test_what_no_array_shows_is_a_warning_and_changes_features(tmp_path, part, c
     inputs = dict(image=(image,), text=(text, text > 0))[part]
     verb = f"{part}_features"
     expected, other = (
-        architecture.make_model(node).apply(source.variables, *inputs, method=verb)
+        apply_model(architecture.make_model(node), source.variables, *inputs, method=verb)
         for node in (make_dual(**theirs), make_dual(**ours))
     )
     assert np.abs(expected - other).max() > 1e-6
@@ -96,8 +97,13 @@ def test_colors_and_tokenizers_are_compared(tmp_path):
     assert "other ids of a text" in lines[0] and "--config.tokenizer.name=from_init" in lines[1]
 
 
-@pytest.mark.parametrize("format", ["big_align", "timm", "open_clip", "transformers"])
-@pytest.mark.parametrize("pair", ["clip", "vit", "swin", "resnet"])
+FORMATS = ["big_align", "timm", "open_clip", "transformers"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    "pair", ["clip", *(pytest.param(x, marks=pytest.mark.slow) for x in ("vit", "swin", "resnet"))]
+)
 def test_the_settings_of_every_format_are_those_of_its_own_weights(tmp_path, format, pair):
     """A config with what was exported is told nothing, and one of other heads is, if any exist."""
     image, text = tiny_pairs.PAIRS[pair]
@@ -161,8 +167,8 @@ def test_a_config_takes_the_settings_of_its_weights(tmp_path):
     image = jax.random.randint(jax.random.key(0), (2, 32, 32, 3), 0, 256).astype(jnp.uint8)
     tokens = jnp.array([[5, 3, 9, 0]])
     for verb, inputs in (("encode_image", (image,)), ("encode_text", (tokens, tokens > 0))):
-        expected = source.model.apply(source.variables, *inputs, method=verb)
-        actual = model.apply(architecture.unflatten(weights), *inputs, method=verb)
+        expected = apply_model(source.model, source.variables, *inputs, method=verb)
+        actual = apply_model(model, architecture.unflatten(weights), *inputs, method=verb)
         np.testing.assert_array_equal(actual, expected)
 
 

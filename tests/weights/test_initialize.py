@@ -14,6 +14,7 @@ from big_align.runs import train
 from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import read_initial_parameters, read_initial_weights
 from big_align.weights.formats import architecture
+from tests.models.applied import apply_model
 from tests.models.drawn_variables import draw_variables
 from tests.run_main import Run
 
@@ -104,9 +105,9 @@ def test_a_shorter_window_changes_no_text_that_fits(tmp_path, name):
     whole = big_align.load(tmp_path / "text")
     tokens = jnp.array([[5, 3, 9, 2, 0, 0]])
     mask = tokens > 0
-    expected, _ = whole.model.apply(whole.variables, tokens, mask)
+    expected, _ = apply_model(whole.model, whole.variables, tokens, mask)
     short = architecture.make_model(node["text"])
-    actual, _ = short.apply(architecture.unflatten(flat), tokens, mask)
+    actual, _ = apply_model(short, architecture.unflatten(flat), tokens, mask)
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -50,7 +50,7 @@ def embed(name: str, pretrained: interop.Pretrained, *inputs: np.ndarray) -> np.
     """Embeds by the model itself."""
     encoders = Encoders(pretrained)
     encode = encoders.embed_image if name == "encode_image" else encoders.embed_text
-    return np.asarray(encode(pretrained.variables, *map(jnp.asarray, inputs)))
+    return np.asarray(jax.jit(encode)(pretrained.variables, *map(jnp.asarray, inputs)))
 
 
 def read_programs(folder: pathlib.Path) -> dict[str, jax.export.Exported]:
@@ -92,7 +92,9 @@ def test_programs_of_published_kinds(reference_dir, tmp_path, name):
     check_folder(tmp_path / "out", pretrained, sorted(read_programs(tmp_path / "out")))
 
 
-@pytest.mark.parametrize("name", ["encode_image", "encode_text"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("encode_image", marks=pytest.mark.slow), "encode_text"]
+)
 def test_jax_alone_runs_a_program(tmp_path, name):
     pretrained = make_pretrained("resnet and bert")
     big_align.save(tmp_path / "out", pretrained, format="jax_export")

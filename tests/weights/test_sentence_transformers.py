@@ -13,6 +13,7 @@ from big_align.tools import convert
 from big_align.use.inference.loaded_model import LoadedModel
 from big_align.weights.arrays.weight_files import open_weights
 from big_align.weights.formats import architecture
+from tests.models.applied import apply_model
 from tests.models.drawn_variables import draw_variables
 
 NODE = dict(name="bert", width=16, depth=1, mlp_dim=24, heads=2, vocab_size=11, max_length=9)
@@ -194,7 +195,7 @@ def test_the_projection_goes_out_with_its_text_tower(tmp_path, pool, bias):
     assert ("linear.bias" in arrays) == bias
     tower = interop.read(out)
     ids, mask = map(jnp.asarray, model.tokenize(SENTENCES))
-    pooled, _ = tower.model.apply(tower.variables, ids, mask)
+    pooled, _ = apply_model(tower.model, tower.variables, ids, mask)
     ztxt = np.asarray(pooled) @ arrays["linear.weight"].T + arrays.get("linear.bias", 0)
     ztxt /= np.linalg.norm(ztxt, axis=1, keepdims=True)
     np.testing.assert_allclose(ztxt, model.embed_texts(SENTENCES), atol=1e-6)

@@ -12,6 +12,7 @@ from big_align.weights.arrays.weight_files import write_safetensors
 from big_align.weights.formats import architecture
 from big_align.weights.tables.swin import ORIGINAL_SWIN
 from big_align.weights.tables.unicl import UNICL
+from tests.models.applied import apply_model
 from tests.models.drawn_variables import draw_variables
 from tests.weights.torch_archives import encode, tensor, write_archive
 
@@ -122,7 +123,7 @@ def test_texts_are_embedded_as_by_its_authors(weights, tmp_path):
     write_safetensors(tmp_path / "unicl.safetensors", weights)
     loaded = interop.read(tmp_path / "unicl.safetensors")
     _, text, mask = make_inputs()
-    ztxt = loaded.model.apply(loaded.variables, text, mask, method="encode_text")
+    ztxt = apply_model(loaded.model, loaded.variables, text, mask, method="encode_text")
     np.testing.assert_allclose(ztxt, encode_texts(weights, np.asarray(text)), atol=1e-5)
 
 
@@ -131,9 +132,9 @@ def test_images_are_projected_as_by_its_authors(weights, tmp_path):
     write_safetensors(tmp_path / "unicl.safetensors", weights)
     loaded = interop.read(tmp_path / "unicl.safetensors")
     image, *_ = make_inputs()
-    zimg = loaded.model.apply(loaded.variables, image, method="encode_image")
+    zimg = apply_model(loaded.model, loaded.variables, image, method="encode_image")
     tower = loaded.tower("image")
-    _, tokens = tower.model.apply(tower.variables, image)
+    _, tokens = apply_model(tower.model, tower.variables, image)
     z = np.asarray(tokens).mean(1) @ weights["image_projection"]
     np.testing.assert_allclose(zimg, z / np.linalg.norm(z, axis=-1, keepdims=True), atol=1e-5)
 

@@ -1,5 +1,6 @@
 """The output of a config's image operations, found by running them on a blank image."""
 
+import functools
 import random
 from typing import Any
 
@@ -23,9 +24,15 @@ def shape_of_image(transform: str, where: str) -> tuple[int, ...]:
       ConfigError: an operation is unknown, or does not fit.
     """
     try:
-        return Transform(transform)(_BLANK, random.Random(0)).shape
+        return _find_shape(transform)
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
+
+
+@functools.lru_cache
+def _find_shape(transform: str) -> tuple[int, ...]:
+    """Evaluators mostly share their operations, and a blank image is not small."""
+    return Transform(transform)(_BLANK, random.Random(0)).shape
 
 
 def check_repeatable(transform: str, where: str) -> None:

@@ -86,6 +86,7 @@ def test_a_tpu_runs_one_kernel_a_pass_which_counts_what_it_multiplies(topology):
 
 
 @needs_libtpu
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "biases", "rate"),
     [
@@ -183,6 +184,7 @@ def test_gpus_read_windows_once_and_write_one_sum_a_program(count, heads, window
     assert count_traffic(program) == arrays + (2 + sums + collected) * bias
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="the kernel needs jax 0.11")
 def test_dropout_costs_no_memory_on_gpus():

@@ -57,8 +57,14 @@ def plain_iteration(values, centers):
 
 
 @pytest.mark.parametrize(("devices", "block", "chunk"), LAYOUTS)
-@pytest.mark.parametrize("candidates", [None, 21, 99])
-@pytest.mark.parametrize("count", [1, 5, 21])
+@pytest.mark.parametrize(
+    ("candidates", "count"),
+    [
+        pytest.param(candidates, count, marks=[pytest.mark.slow] * (count != 5 or candidates == 99))
+        for candidates in (None, 21, 99)
+        for count in (1, 5, 21)
+    ],
+)
 def test_the_nearest_centers_are_those_of_a_full_comparison(
     devices, block, chunk, count, candidates
 ):
@@ -73,7 +79,7 @@ def test_the_nearest_centers_are_those_of_a_full_comparison(
 
 
 @pytest.mark.parametrize(("devices", "block", "chunk"), LAYOUTS)
-@pytest.mark.parametrize("candidates", [3, 6])
+@pytest.mark.parametrize("candidates", [3, pytest.param(6, marks=pytest.mark.slow)])
 def test_candidates_are_the_nearest_in_bfloat16_in_the_order_of_float32(
     devices, block, chunk, candidates
 ):
@@ -109,7 +115,7 @@ def test_of_equally_near_centers_the_first_counts():
         assert label.tolist() == [[1, 2, 5, 0, 3, 4]]
 
 
-@pytest.mark.parametrize("candidates", [None, 17])
+@pytest.mark.parametrize("candidates", [None, pytest.param(17, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("devices", "block", "chunk"), LAYOUTS)
 def test_an_iteration_is_the_plain_one_on_any_devices_in_any_pieces(
     devices, block, chunk, candidates
@@ -225,7 +231,7 @@ def test_continuing_equals_not_stopping():
 
 
 @pytest.mark.parametrize("start", ["kmeans++", "sampled"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_start_is_of_different_rows_and_the_same_on_any_devices(start, seed):
     values = draw(300, seed=seed)
     values[::7] = 0
@@ -239,7 +245,7 @@ def test_a_start_is_of_different_rows_and_the_same_on_any_devices(start, seed):
     np.testing.assert_allclose(scale_rows(values)[which], found[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_well_separated_blobs_are_found(seed):
     values, label = draw_blobs(12, 20, seed=seed)
     centers = start_centers(Sample(values), 12, "kmeans++", tiny.make_mesh(), seed)
