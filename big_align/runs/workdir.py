@@ -16,7 +16,6 @@ from flax import traverse_util
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from big_align import interop
 from big_align.config import class_templates
 from big_align.config.components.models import build_model
 from big_align.config.config_files import CONFIG_JSON, read_config
@@ -27,6 +26,7 @@ from big_align.data.labels.classes import ClassList
 from big_align.runs import build, dataset, restore
 from big_align.training.saving.retention import BEST, Which
 from big_align.training.saving.step_folders import FOLDER, find_folder
+from big_align.weights import api
 from big_align.weights.formats.preprocessing import Preprocessing
 from big_align.weights.formats.pretrained import Classifier, Pretrained
 from big_align.weights.formats.text_files import read_json
@@ -38,11 +38,11 @@ BIAS = "bias"
 def read_pretrained(
     path: str | os.PathLike, tokenizer: Mapping[str, Any] | None = None
 ) -> Pretrained:
-    """Loads any model: one that a run has trained, or one that `interop.read` reads.
+    """Loads any model: one that a run has trained, or one that `weights.read` reads.
 
     Args:
       path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
-        `WORKDIR/checkpoints/best`, or a folder or file of `interop.read`.
+        `WORKDIR/checkpoints/best`, or a folder or file of `weights.read`.
       tokenizer: in place of the model's own, as in `config.tokenizer`.
 
     Returns:
@@ -53,17 +53,17 @@ def read_pretrained(
       FileNotFoundError: there is nothing at the path.
       MissingCheckpoint: the workdir has no complete checkpoint, or not this one.
       CheckpointMismatch: the workdir was trained with another tokenizer.
-      UserError: the path is none of these, or its files are damaged; see `interop.read`.
+      UserError: the path is none of these, or its files are damaged; see `weights.read`.
     """
     if not isinstance(tokenizer, Mapping | None):
         raise UserError(f"tokenizer={tokenizer!r} is no mapping of settings, as in {{'name': ...}}")
     found = pathlib.Path(path).expanduser()
     if recognize_workdir(found):
-        with interop.explained(found):
+        with api.explained(found):
             return TrainedRun(found, tokenizer).read_model()
     if told := _explain_near(os.fspath(path), found):
         raise UserError(f"{path} {told}")
-    loaded = interop.read(path)
+    loaded = api.read(path)
     return loaded if tokenizer is None else dataclasses.replace(loaded, tokenizer=tokenizer)
 
 

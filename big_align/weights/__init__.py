@@ -1,9 +1,9 @@
 """Weights and settings, to and from transformers, timm and open_clip.
 
-from big_align import interop
-clip = interop.read("path/to/clip-vit-base-patch32")
+from big_align import weights
+clip = weights.read("path/to/clip-vit-base-patch32")
 zimg = clip.model.apply(clip.variables, images, method="encode_image")
-interop.save("exported", clip, format="open_clip")
+weights.save("exported", clip, format="open_clip")
 """
 
 from big_align.weights.api import explained, read, save

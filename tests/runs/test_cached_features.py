@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from big_align import interop
+from big_align import weights
 from big_align.core.errors import BrokenDataError, ConfigError, UserError, WeightsMismatch
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.precomputed.joins import choose_captions, open_joins
@@ -148,7 +148,7 @@ def test_features_are_found_again_and_what_is_missing_is_made(pairs, trained, tm
     text = jax.tree.map(lambda x: 2 * x, model.variables["params"]["text"])
     variables = model.variables | {"params": model.variables["params"] | {"text": text}}
     changed = dataclasses.replace(model, variables=variables)
-    interop.save(tmp_path / "changed", changed, format="big_align")
+    weights.save(tmp_path / "changed", changed, format="big_align")
     fed = cache_features(lock(pairs, tmp_path / "changed", folder), "unused")
     assert len(list_files(tmp_path)) == 10
     assert fed.data.precomputed.image_embedding in {str(path.parent) for path in first}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import big_align
-from big_align import interop
+from big_align import weights
 from big_align.config.components.signatures import make_named
 from big_align.config.components.tables import SOURCES
 from big_align.core.errors import CheckpointMismatch
@@ -293,7 +293,7 @@ def embed(config, path, what):
 def test_an_exported_dual_encoder_embeds_alike(trained, tmp_path):
     config, workdir, _ = trained("unicl")
     pretrained = big_align.load(workdir)
-    interop.save(tmp_path / "exported", pretrained, format="big_align")
+    weights.save(tmp_path / "exported", pretrained, format="big_align")
     config = config.copy_and_resolve_references()
     config.init.all = str(tmp_path / "exported")
     found = embed(config, tmp_path / "no_workdir", "embed_images")
@@ -308,8 +308,8 @@ def test_an_exported_image_tower_gives_the_same_features(trained, tmp_path):
     config, workdir, _ = trained("cross_entropy")
     pretrained = big_align.load(workdir)
     assert pretrained.kind == "image"
-    interop.save(tmp_path / "exported", pretrained, format="big_align")
-    read = interop.read(tmp_path / "exported")
+    weights.save(tmp_path / "exported", pretrained, format="big_align")
+    read = weights.read(tmp_path / "exported")
     source = make_named(SOURCES, TEST["source"], "test")
     with EvalLoader(source, TEST["transform"], 64) as loader:
         image = jnp.asarray(next(iter(loader.images()))["image"])

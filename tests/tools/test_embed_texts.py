@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import big_align
-from big_align import interop
+from big_align import weights
 from big_align.core.errors import UserError
 from big_align.data.precomputed import single_files
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
@@ -31,7 +31,7 @@ def run(**options):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "dual"
-    interop.save(path, make_pretrained(DUAL, preprocessing=SEEN, tokenizer=TOKENIZER), "big_align")
+    weights.save(path, make_pretrained(DUAL, preprocessing=SEEN, tokenizer=TOKENIZER), "big_align")
     return str(path)
 
 
@@ -281,7 +281,7 @@ def test_a_folder_is_of_one_tokenizer_and_one_architecture(model, tmp_path, line
         ("heads", {"node": DUAL | {"text": text | {"heads": 4}}}, "architecture is"),
     ):
         other = LoadedModel.of(loaded, **changed)
-        interop.save(tmp_path / name, other, "big_align")
+        weights.save(tmp_path / name, other, "big_align")
         assert run(model=tmp_path / name, **given) == 1
         assert message in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from big_align import interop
+from big_align import weights as interop
 from big_align.weights.arrays.weight_files import open_weights, write_safetensors
 from big_align.weights.formats import architecture
 from tests.models.drawn_variables import draw_variables

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from big_align import interop
+from big_align import weights as interop
 from big_align.core.errors import WeightsMismatch
 from big_align.weights.arrays.weight_files import write_safetensors
 from big_align.weights.formats import architecture, timm_format

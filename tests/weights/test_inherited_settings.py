@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import big_align
-from big_align import interop
+from big_align import weights as interop
 from big_align.config.components.models import build_model
 from big_align.core.errors import ConfigError
 from big_align.data.text.tokenizers import WordTokenizer

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import big_align
-from big_align import interop
+from big_align import weights as interop
 from big_align.core.errors import ConfigError, WeightsMismatch
 from big_align.models.parts import resize
 from big_align.runs import train

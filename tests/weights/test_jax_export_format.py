@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import big_align
-from big_align import interop
+from big_align import weights as interop
 from big_align.use.inference.loaded_model import LoadedModel
 from big_align.weights import jax_export_format
 from big_align.weights.encoders import Encoders

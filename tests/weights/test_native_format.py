@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import big_align
-from big_align import interop
+from big_align import weights
 from big_align.core.errors import UserError, WeightFileError, WeightsMismatch
 from big_align.runs import command_line, evaluate
 from big_align.weights.formats import architecture, native_format
@@ -42,35 +42,35 @@ def make_pretrained(name, **more):
     kind = architecture.kind_of(node)
     inputs = {"dual": (image, *text), "image": (image,), "text": text}[kind]
     variables = draw_variables(architecture.make_model(node), *inputs)
-    return interop.Pretrained(node, variables, None if kind == "text" else SIZE, **more)
+    return weights.Pretrained(node, variables, None if kind == "text" else SIZE, **more)
 
 
 @pytest.mark.parametrize("bias", [None, np.ones(3, np.float32)])
 def test_a_classifier_goes_out_and_comes_in(tmp_path, bias):
     kernel = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
     first = make_pretrained(
-        "resnet", classifier=interop.Classifier(("cat", "dog", "crane"), kernel, bias)
+        "resnet", classifier=weights.Classifier(("cat", "dog", "crane"), kernel, bias)
     )
-    interop.save(tmp_path / "out", first, format="big_align")
-    again = interop.read(tmp_path / "out").classifier
+    weights.save(tmp_path / "out", first, format="big_align")
+    again = weights.read(tmp_path / "out").classifier
     assert again.names == ("cat", "dog", "crane")
     np.testing.assert_array_equal(again.kernel, kernel)
     np.testing.assert_array_equal(again.bias, bias)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     (tmp_path / "out" / "config.json").write_text(json.dumps(config | {"classes": ["cat"]}))
     with pytest.raises(WeightsMismatch, match=r"a classifier of 1 classes has a kernel \[16, 3\]"):
-        interop.read(tmp_path / "out")
+        weights.read(tmp_path / "out")
     (tmp_path / "out" / "config.json").write_text(json.dumps(config))
     (tmp_path / "out" / "classifier.safetensors").unlink()
     with pytest.raises(UserError, match="classifier.safetensors"):
-        interop.read(tmp_path / "out")
+        weights.read(tmp_path / "out")
 
 
 def test_a_classifier_by_hand():
     kernel, features = np.float32([[1, 0], [0, 2]]), np.float32([[3, 4], [0, 5]])
-    linear = interop.Classifier(("a", "b"), kernel, np.float32([0.5, 0]))
+    linear = weights.Classifier(("a", "b"), kernel, np.float32([0.5, 0]))
     np.testing.assert_allclose(linear.compute_logits(features), [[3.5, 8], [0.5, 10]])
-    unit = interop.Classifier(("a", "b"), kernel)
+    unit = weights.Classifier(("a", "b"), kernel)
     np.testing.assert_allclose(unit.compute_logits(features), [[0.6, 1.6], [0, 2]], rtol=1e-6)
 
 
@@ -84,12 +84,12 @@ def make_tokenizer(folder):
 @pytest.mark.parametrize("name", NODES)
 def test_what_goes_out_comes_in_bit_by_bit(tmp_path, monkeypatch, name):
     tokenizer = make_tokenizer(tmp_path / "vocabulary")
-    seen = interop.Preprocessing(SIZE, 40, False, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bilinear")
+    seen = weights.Preprocessing(SIZE, 40, False, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "bilinear")
     scale = dict(temperature=0.07, bias=-9.5)
     first = make_pretrained(name, tokenizer=tokenizer, preprocessing=seen, **scale)
-    interop.save(tmp_path / "out", first, format="big_align")
+    weights.save(tmp_path / "out", first, format="big_align")
     shutil.rmtree(tmp_path / "vocabulary")  # the folder has all that is needed
-    again = interop.read(tmp_path / "out")
+    again = weights.read(tmp_path / "out")
     assert again.node == first.node and again.image_size == first.image_size
     assert again.preprocessing == seen and again.temperature == 0.07 and again.bias == -9.5
     assert again.tokenizer == tokenizer | {"vocabulary": str(tmp_path / "out" / "pieces.txt")}
@@ -99,54 +99,54 @@ def test_what_goes_out_comes_in_bit_by_bit(tmp_path, monkeypatch, name):
         np.testing.assert_array_equal(again.flat[path], array, err_msg=path)
 
     shutil.move(tmp_path / "out", tmp_path / "elsewhere")
-    moved = interop.read(tmp_path / "elsewhere").tokenizer
+    moved = weights.read(tmp_path / "elsewhere").tokenizer
     assert moved["vocabulary"] == str(tmp_path / "elsewhere" / "pieces.txt")
     monkeypatch.chdir(tmp_path)
-    assert interop.read("elsewhere").tokenizer["vocabulary"] == "elsewhere/pieces.txt"
+    assert weights.read("elsewhere").tokenizer["vocabulary"] == "elsewhere/pieces.txt"
 
 
 def test_reading_and_writing_name_a_missing_vocabulary(tmp_path):
     tokenizer = make_tokenizer(tmp_path / "vocabulary")
     first = make_pretrained("resnet and bert", tokenizer=tokenizer)
-    interop.save(tmp_path / "out", first, format="big_align")
+    weights.save(tmp_path / "out", first, format="big_align")
     (tmp_path / "out" / "pieces.txt").unlink()
     with pytest.raises(WeightFileError, match="tokenizer's file .*pieces.txt is missing"):
-        interop.read(tmp_path / "out")
+        weights.read(tmp_path / "out")
     shutil.rmtree(tmp_path / "vocabulary")
     with pytest.raises(UserError, match="its vocabulary in .*pieces.txt, which is missing"):
-        interop.save(tmp_path / "again", first, format="big_align")
+        weights.save(tmp_path / "again", first, format="big_align")
     assert not (tmp_path / "again").exists()
 
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_the_order_of_torch_is_told(tmp_path):
     with pytest.raises(UserError, match=r"save\(path, model\): the model is a str; the path comes"):
-        interop.save(make_pretrained("resnet"), str(tmp_path / "out"))
+        weights.save(make_pretrained("resnet"), str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:-5], lambda text: text + b"cat\n"])
 def test_a_vocabulary_that_is_not_the_exported_one_is_refused(tmp_path, damage):
     tokenizer = make_tokenizer(tmp_path / "vocabulary")
     first = make_pretrained("resnet and bert", tokenizer=tokenizer)
-    interop.save(tmp_path / "out", first, format="big_align")
+    weights.save(tmp_path / "out", first, format="big_align")
     file, config = tmp_path / "out" / "pieces.txt", tmp_path / "out" / "config.json"
-    interop.save(tmp_path / "again", interop.read(tmp_path / "out"), format="big_align")
+    weights.save(tmp_path / "again", weights.read(tmp_path / "out"), format="big_align")
     assert (tmp_path / "again" / "config.json").read_text() == config.read_text()
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(WeightFileError, match="out/pieces.txt is not the one that was exported"):
-        interop.read(tmp_path / "out")
+        weights.read(tmp_path / "out")
     former = json.loads(config.read_text())
     del former["vocabulary_sha256"]  # as earlier versions wrote it
     config.write_text(json.dumps(former))
-    assert interop.read(tmp_path / "out").tokenizer["vocabulary"] == str(file)
+    assert weights.read(tmp_path / "out").tokenizer["vocabulary"] == str(file)
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "classifier.safetensors"])
 def test_weights_that_are_not_the_exported_ones_are_refused(tmp_path, file):
     kernel = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
-    classifier = interop.Classifier(("cat", "dog", "crane"), kernel)
+    classifier = weights.Classifier(("cat", "dog", "crane"), kernel)
     out = tmp_path / "out"
-    interop.save(out, make_pretrained("resnet", classifier=classifier), format="big_align")
+    weights.save(out, make_pretrained("resnet", classifier=classifier), format="big_align")
     content = (out / file).read_bytes()
     first = 8 + int.from_bytes(content[:8], "little")
     for place in (first, (first + len(content)) // 2, len(content) - 1):
@@ -155,15 +155,15 @@ def test_weights_that_are_not_the_exported_ones_are_refused(tmp_path, file):
             damaged[place] ^= bit
             (out / file).write_bytes(damaged)
             with pytest.raises(WeightFileError, match=f"{file} is not the file that was exported"):
-                interop.read(out)
+                weights.read(out)
     config = json.loads((out / "config.json").read_text())
     sums = config.pop("weights_crc32")
     assert sorted(sums) == ["classifier.safetensors", "model.safetensors"]
     (out / "config.json").write_text(json.dumps(config))
-    interop.read(out)  # as of an earlier version, or changed on purpose
+    weights.read(out)  # as of an earlier version, or changed on purpose
     (out / "config.json").write_text(json.dumps(config | {"weights_crc32": 3}))
     with pytest.raises(WeightFileError, match="weights_crc32 is no object"):
-        interop.read(out)
+        weights.read(out)
 
 
 def test_the_checksum_of_weights_is_of_names_types_shapes_and_numbers():
@@ -188,7 +188,7 @@ def test_a_vocabulary_in_a_bucket_goes_out_too(tmp_path):
     local, path = tokenizer["vocabulary"], f"memory://{tmp_path.name}/pieces.txt"
     fsspec.filesystem("memory").put(local, path)
     first = make_pretrained("resnet and bert", tokenizer=tokenizer | {"vocabulary": path})
-    interop.save(tmp_path / "out", first, format="big_align")
+    weights.save(tmp_path / "out", first, format="big_align")
     assert (tmp_path / "out" / "pieces.txt").read_text().split() == PIECES
 
 
@@ -198,12 +198,12 @@ def test_a_vocabulary_in_a_package_goes_out_too(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     packaged = tokenizer | {"vocabulary": "package:a_vocabulary/pieces.*"}
     first = make_pretrained("resnet and bert", tokenizer=packaged)
-    interop.save(tmp_path / "out", first, format="big_align")
+    weights.save(tmp_path / "out", first, format="big_align")
     assert (tmp_path / "out" / "pieces.txt").read_text().split() == PIECES
 
 
 def test_all_that_differs_from_the_config_is_listed(tmp_path):
-    interop.save(tmp_path / "out", make_pretrained("resnet and bert"), format="big_align")
+    weights.save(tmp_path / "out", make_pretrained("resnet and bert"), format="big_align")
     path = tmp_path / "out" / "config.json"
     config = json.loads(path.read_text())
     config["model"]["image_projection"] = False
@@ -211,7 +211,7 @@ def test_all_that_differs_from_the_config_is_listed(tmp_path):
     config["model"]["embedding_dim"] = None
     path.write_text(json.dumps(config))
     with pytest.raises(WeightsMismatch) as caught:
-        interop.read(tmp_path / "out")
+        weights.read(tmp_path / "out")
     message = str(caught.value)
     assert "no place for: " in message and "params/project_image/kernel" in message
     assert "text/block_01/attention/key/kernel is missing" in message
@@ -219,7 +219,7 @@ def test_all_that_differs_from_the_config_is_listed(tmp_path):
     del config["image_size"]
     path.write_text(json.dumps(config))
     with pytest.raises(WeightFileError, match="config.json lacks image_size"):
-        interop.read(tmp_path / "out")
+        weights.read(tmp_path / "out")
 
 
 def test_a_tower_is_taken_out_of_a_dual_encoder(tmp_path):
@@ -246,7 +246,7 @@ def check_exports(tmp_path, workdir, config, formats, *flags):
     expected = score(config, workdir, *flags)
     assert len(expected) >= 4
     for name in formats:
-        interop.save(tmp_path / name, big_align.load(workdir), format=name)
+        weights.save(tmp_path / name, big_align.load(workdir), format=name)
         exported = f"--config.init.all={tmp_path / name}"
         assert score(config, tmp_path / "new", *flags, exported) == expected, name
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["evaluations.jsonl"]
@@ -272,7 +272,7 @@ def test_a_run_of_clip_scores_the_same_through_every_format(tmp_path):
 
 
 def test_evaluating_weights_that_are_not_all_is_an_error(tmp_path):
-    interop.save(tmp_path / "out", make_pretrained("resnet"), format="big_align")
+    weights.save(tmp_path / "out", make_pretrained("resnet"), format="big_align")
     flags = ("--config.model.image.stem=patch4", f"--config.init.image={tmp_path / 'out'}")
     with pytest.raises(WeightsMismatch, match="no checkpoint, and config.init leaves .* params/"):
         score(TINY, tmp_path / "new", *flags)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from big_align import interop
+from big_align import weights as interop
 from big_align.core.errors import WeightsMismatch
 from big_align.weights.arrays.weight_files import write_safetensors
 from big_align.weights.formats import architecture, open_clip_format

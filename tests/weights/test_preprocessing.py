@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from big_align import interop
+from big_align import weights
 from big_align.core.errors import ConfigError, UserError
 from big_align.data.examples import BrokenExample
 from big_align.data.images.image_ops import Transform
@@ -45,10 +45,10 @@ def test_operations_of_ours_stay_in_our_format(tmp_path, format):
     seen = Preprocessing.from_transform(OURS[0], *COLORS)
     model = make_pretrained("resnet", preprocessing=seen)
     with pytest.raises(UserError, match=rf"format = '{format}' cannot hold .*'resize\(20, 24\)'"):
-        interop.save(tmp_path / "theirs", model, format=format)
+        weights.save(tmp_path / "theirs", model, format=format)
     assert not (tmp_path / "theirs").exists()
-    interop.save(tmp_path / "ours", model, format="big_align")
-    assert interop.read(tmp_path / "ours").preprocessing == seen
+    weights.save(tmp_path / "ours", model, format="big_align")
+    assert weights.read(tmp_path / "ours").preprocessing == seen
 
 
 def test_an_image_may_have_any_form(tmp_path):

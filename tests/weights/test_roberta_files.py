@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import interop
+from big_align import weights
 from big_align.core.errors import UserError
 from big_align.data.text.roberta_tokenizer import RobertaTokenizer
 from big_align.weights.formats import architecture, text_files
@@ -57,14 +57,14 @@ def make_pretrained(node):
     tower = dict(name="roberta") | text | sizes
     inputs = jnp.ones((1, 1), jnp.int32), jnp.ones((1, 1), bool)
     variables = draw_variables(architecture.make_model(tower), *inputs)
-    return interop.Pretrained(tower, variables, None, tokenizer=node)
+    return weights.Pretrained(tower, variables, None, tokenizer=node)
 
 
 @pytest.mark.parametrize("form", ["big_align", "transformers"])
 def test_a_tower_keeps_its_tokenizer(tmp_path, node, form):
-    interop.save(tmp_path / "out", make_pretrained(node), format=form)
+    weights.save(tmp_path / "out", make_pretrained(node), format=form)
     shutil.move(tmp_path / "out", tmp_path / "moved")
-    read = interop.read(tmp_path / "moved").tokenizer
+    read = weights.read(tmp_path / "moved").tokenizer
     for argument in ("vocabulary", "merges"):
         assert pathlib.Path(read[argument]).parent == tmp_path / "moved"
     assert make(read).fingerprint == make(node).fingerprint
@@ -78,16 +78,16 @@ def test_one_file_for_both_is_kept_once(tmp_path, node):
     path.write_text(json.dumps(whole))
     one = node | {"vocabulary": str(path), "merges": str(path)}
     for form in ("big_align", "transformers"):
-        interop.save(tmp_path / form, make_pretrained(one), format=form)
-        again = interop.read(tmp_path / form).tokenizer
+        weights.save(tmp_path / form, make_pretrained(one), format=form)
+        again = weights.read(tmp_path / form).tokenizer
         assert make(again).fingerprint == make(node).fingerprint
     (tmp_path / "other").mkdir()
     shutil.copy(node["merges"], tmp_path / "other" / "tokenizer.json")
     clash = one | {"merges": str(tmp_path / "other" / "tokenizer.json")}
     model = make_pretrained(one)
-    model = interop.Pretrained(model.node, model.variables, None, tokenizer=clash)
+    model = weights.Pretrained(model.node, model.variables, None, tokenizer=clash)
     with pytest.raises(UserError, match="has two files tokenizer.json; rename one"):
-        interop.save(tmp_path / "clash", model, format="big_align")
+        weights.save(tmp_path / "clash", model, format="big_align")
 
 
 def make_folder(folder: pathlib.Path, node, **files) -> pathlib.Path:
@@ -152,7 +152,7 @@ def transformers():
 @pytest.mark.interop
 def test_transformers_gives_the_same_ids(tmp_path, node, transformers):
     """Special tokens that a text spells out are plain text with us, and with them on request."""
-    interop.save(tmp_path / "out", make_pretrained(node), format="transformers")
+    weights.save(tmp_path / "out", make_pretrained(node), format="transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert type(theirs).__name__.startswith("RobertaTokenizer")
     check(make(node), theirs, TEXTS)

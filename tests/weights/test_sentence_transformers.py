@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import interop
+from big_align import weights as interop
 from big_align.core.errors import UserError, WeightFileError, WeightsMismatch
 from big_align.tools import convert
 from big_align.use.inference.loaded_model import LoadedModel

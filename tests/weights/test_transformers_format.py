@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from big_align import interop
+from big_align import weights as interop
 from big_align.core.errors import WeightsMismatch
 from big_align.weights.formats import architecture, open_clip_configs, transformers_format
 from big_align.weights.formats.transformers_families import FAMILIES
@@ -235,7 +235,7 @@ def test_reading_two_gigabytes_takes_less_than_two_and_a_half(tmp_path):
     interop.save(tmp_path / "big", interop.Pretrained(node, architecture.unflatten(empty)))
     assert (tmp_path / "big" / "model.safetensors").stat().st_size > 1.99e9
     code = f"""
-from big_align import interop
+from big_align import weights as interop
 loaded = interop.read({str(tmp_path / "big")!r})
 assert sum(array.nbytes for array in loaded.flat.values()) > 1.99e9
 {PEAK}"""

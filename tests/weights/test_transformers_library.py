@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import big_align
-from big_align import interop
+from big_align import weights as interop
 from big_align.data.images.image_ops import Transform
 from big_align.data.text.tokenizers import ClipTokenizer, WordPieceTokenizer
 from big_align.models.dual_encoder import normalize_image

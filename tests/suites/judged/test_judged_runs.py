@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from big_align import interop
+from big_align import weights
 from big_align.config.components.signatures import make_named
 from big_align.config.components.tables import TOKENIZERS
 from big_align.evaluators.embedder import Embedder
@@ -247,7 +247,7 @@ def test_an_image_tower_alone_says_what_it_lacks(tmp_path, data, capsys):
 
 def test_a_text_tower_alone_is_measured_by_its_words(rows, model, data, tmp_path, capsys):
     tower = loaded_model.load(model, progress=False).tower("text")
-    interop.save(tmp_path / "tower", tower, "big_align")
+    weights.save(tmp_path / "tower", tower, "big_align")
     given = dict(benchmarks="winoground,simlex999")
     output = tmp_path / "r.csv"
     assert small.run(tmp_path / "tower", data, output, **given) == 0

@@ -6,7 +6,7 @@ import pathlib
 import jax.numpy as jnp
 import numpy as np
 
-from big_align import interop
+from big_align import weights
 from big_align.data.labels.classes import read_classes
 from big_align.tools import benchmark
 from big_align.weights.formats import architecture
@@ -25,7 +25,7 @@ BERT = dict(
     vocab_size=len(SPOKEN) + 3, max_length=8,
 )  # fmt: skip
 TOKENIZER = dict(name="words", words=SPOKEN, length=8)
-SEEN = interop.Preprocessing(SIZE, SIZE, True, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+SEEN = weights.Preprocessing(SIZE, SIZE, True, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
 def save_model(path: pathlib.Path, text: bool = True, **given) -> pathlib.Path:
@@ -35,7 +35,7 @@ def save_model(path: pathlib.Path, text: bool = True, **given) -> pathlib.Path:
     tokens = (jnp.ones((1, 1), jnp.int32), jnp.ones((1, 1), bool)) if text else ()
     variables = draw_variables(architecture.make_model(node), image, *tokens)
     more = ({"tokenizer": TOKENIZER, "temperature": 0.1} if text else {}) | given
-    interop.save(path, interop.Pretrained(node, variables, SIZE, SEEN, **more), "big_align")
+    weights.save(path, weights.Pretrained(node, variables, SIZE, SEEN, **more), "big_align")
     return path
 
 

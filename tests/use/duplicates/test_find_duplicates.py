@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import big_align
-from big_align import interop
+from big_align import weights
 from big_align.data.precomputed import shard_files
 from big_align.data.sources.tar_source import TarSource
 from big_align.runs import embed_source
@@ -234,7 +234,7 @@ def test_a_model_needs_an_image_tower(run, tmp_path):
     rows = {"params": {"token_embedding": {"embedding": np.ones((4, 3), np.float32)}}}
     text = Pretrained(node, rows)
     assert text.kind == "text"
-    interop.save(tmp_path / "text", text, "big_align")
+    weights.save(tmp_path / "text", text, "big_align")
     status, _, printed = run(f"--model={tmp_path}/text")
     assert status == 1 and "an image encoder is needed" in printed.err
 

@@ -4,7 +4,7 @@ import pytest
 from indexes import build, write_table
 
 import big_align
-from big_align import interop
+from big_align import weights as interop
 from tests.use.inference.test_loaded_model import DUAL, SEEN, TOKENIZER, make_pretrained
 
 
