@@ -27,6 +27,7 @@ from big_align.data.tags.tag_list import read_tag_list
 from big_align.data.tf_data.batch_values import Limits
 from big_align.distributed import agreement
 from big_align.errors import ConfigError, MissingCheckpoint
+from big_align.evaluators.evaluator import Evaluator
 from big_align.nodes import Node
 from big_align.objectives.parts.mixing import MixedLabels
 from big_align.parallel.meshes import make_mesh
@@ -39,7 +40,7 @@ from big_align.training import optimizers
 from big_align.training.logs.directions import UNSAID, Said, read_said
 from big_align.training.logs.evaluations import read_evaluations
 from big_align.training.saving.checkpoint import Checkpointer
-from big_align.types import Evaluator, Objective, SavedPart, TrainingData
+from big_align.types import Objective, SavedPart, TrainingData
 
 FIRST = "first"
 """Folder of a workdir that holds the first run."""

@@ -23,6 +23,7 @@ from big_align.data.precomputed.shard_files import INDEX, read_index
 from big_align.devices.compilation import check_cache, check_options
 from big_align.errors import ConfigError, suggest
 from big_align.evaluators.embedder import REMEDIES
+from big_align.evaluators.evaluator import Evaluator
 from big_align.models.dual_encoder import TOWERS
 from big_align.nodes import Node
 from big_align.runs import build, cached_features, dataset
@@ -34,7 +35,7 @@ from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.saving.retention import Retention
 from big_align.training.saving.rounds import check_deadline
 from big_align.training.saving.step_folders import find_folder, has_steps
-from big_align.types import Evaluator, ModelState, Objective, Params
+from big_align.types import ModelState, Objective, Params
 
 
 def check_config(config: Node, training: bool = True, workdir: str | None = None) -> None:

@@ -22,6 +22,7 @@ from big_align.errors import (
     tell_in_a_line,
 )
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.evaluator import Evaluator
 from big_align.evaluators.retrieval import Retrieval
 from big_align.exhibits.exhibit import Show
 from big_align.reports.report import refresh_report
@@ -35,7 +36,7 @@ from big_align.training.saving.retention import Which
 from big_align.training.saving.step_folders import find_folder
 from big_align.training.state import describe_state, replace_weights
 from big_align.training.stopping import StopSignals
-from big_align.types import Evaluator, Objective
+from big_align.types import Objective
 
 
 def evaluate_all(
