@@ -41,7 +41,6 @@ setup(
         "scann==1.4.2; sys_platform == 'linux'",
         "scikit-learn>=1.4",
         "scipy>=1.11",
-        "tensorboardX>=2.6",
         "tensorboard>=2.19",
         "tensorflow-datasets>=4.9.9",
         # scann fails to import with tensorflow 2.19 and 2.21 (undefined symbol).
@@ -56,6 +55,7 @@ setup(
             "httpx>=0.27",
             "ipykernel>=6.29",
             "kubernetes-validate>=1.31",
+            "mypy>=1.13",
             "nbclient>=0.10",
             "pytest>=8",
             "pytest-xdist>=3.6",

@@ -34,12 +34,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
-from big_align.losses.blockwise_supervised_contrastive import blockwise_supervised_contrastive_loss
 from big_align.losses.cluster_discrimination import mlcd_loss
 from big_align.losses.contrastive import contrastive_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.losses.sigmoid import blockwise_sigmoid_loss, sigmoid_loss
-from big_align.losses.supervised_contrastive import supervised_contrastive_loss
+from big_align.losses.supervised_contrastive import (
+    blockwise_supervised_contrastive_loss,
+    supervised_contrastive_loss,
+)
 
 LABELS, CENTERS = 4, 4096
 COSINE = 0.25

@@ -3,7 +3,7 @@
   python benchmarks/train_step.py --config=configs/align_flickr8k.py [--steps=40] [--batch_size=N]
   python benchmarks/train_step.py --config=configs/mlcd.py --batch_size=1024
 
-Other arguments change the config, as in main.py: --config.model.image.remat=False. No data are
+Other arguments change the config, as in main.py: --config.model.image.remat=none. No data are
 needed: batches are noise, and lists of classes and tags that are not here are made up.
 
 The loop of big_align/runs/train.py (dispatch, metrics two steps late, finite check) is timed

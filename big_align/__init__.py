@@ -24,7 +24,7 @@ FACE = {
     "sigmoid_loss": "big_align.losses.sigmoid",
     "blockwise_sigmoid_loss": "big_align.losses.sigmoid",
     "supervised_contrastive_loss": "big_align.losses.supervised_contrastive",
-    "blockwise_supervised_contrastive_loss": "big_align.losses.blockwise_supervised_contrastive",
+    "blockwise_supervised_contrastive_loss": "big_align.losses.supervised_contrastive",
     "mlcd_loss": "big_align.losses.cluster_discrimination",
     "mlc_loss": "big_align.losses.cluster_discrimination",
     "unicom_loss": "big_align.losses.cluster_discrimination",

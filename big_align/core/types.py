@@ -1,4 +1,4 @@
-"""The contracts between the parts: a batch, an objective, an evaluator.
+"""The contracts between the parts: a batch, an objective, training data.
 
 Dimension letters used in every signature:
   b  examples of the global batch     h w  image height and width
@@ -13,8 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-Batch = Mapping[str, Array | np.ndarray]
-"""Arrays with the global batch leading.
+Batch = Mapping[str, Any]
+"""Arrays with the global batch leading: those of NumPy become those of JAX when they are placed.
 
   image      uint8 or float [b h w 3], or [b v h w 3] with v views per image; uint8 is normalized
              on the device
@@ -143,24 +143,6 @@ class Objective(Protocol):
         self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b d"]:
         """Returns unit-length text embeddings, in evaluation mode."""
-
-
-@runtime_checkable
-class Evaluator(Protocol):
-    """Measures a model through an `Embedder` and returns named numbers.
-
-    Its class may say what it needs, which is checked before training:
-      `needs(settings)`  a classmethod: the methods of the objective that it calls, given the
-                         fields of its config node;
-      `check_objective(settings, objective)`  a classmethod: raises a ValueError if it cannot
-                         measure this objective.
-    Its instances may list the names of the numbers they return in `numbers`, and those of which
-    lower is better in `lower_is_better`; without the latter, the names of the numbers decide.
-    One that shows more than numbers also has `measure(embedder)`, which returns an
-    `exhibits.exhibit.Measured`: the same numbers, and a function that makes the pictures.
-    """
-
-    def __call__(self, embedder: Any) -> dict[str, float]: ...
 
 
 @runtime_checkable

@@ -1,18 +1,18 @@
 """Accuracy of an objective's own classifier on images of its training classes."""
 
 from big_align.core.errors import UserError
-from big_align.core.nodes import Given, Node
+from big_align.core.nodes import Given
 from big_align.data.derived.relabeled_source import join_labels
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList
-from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.evaluator import ImageEvaluator
 from big_align.evaluators.exhibits.confusion import show_confusion
 from big_align.evaluators.exhibits.exhibit import Measured
 from big_align.evaluators.zero_shot import ACCURACIES, measure_accuracy
 
 
-class Classification:
+class Classification(ImageEvaluator):
     """Accuracy among the classes of one part of the training data.
 
     If training uses several parts, their classes follow one another in the classifier; an image is
@@ -20,12 +20,10 @@ class Classification:
 
     Args:
       source: examples with an image and a label, which counts from 0 in the part.
-      transform: image operations, without randomness.
       first_class: index of the part's first class in the classifier: its label offset.
       num_classes: number of classes of the part; None for all from `first_class` on.
       trained_classes: all classes of the classifier; None if only their number is known. A source
         that names its classes is joined with them by name.
-      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       ValueError: a value is out of range.
@@ -33,12 +31,7 @@ class Classification:
 
     reads = ("label",)
     numbers = ACCURACIES
-    lower_is_better = ()
-
-    @classmethod
-    def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Returns the methods of an objective that it calls."""
-        return ("classify",)
+    needed = ("classify",)
 
     def __init__(
         self,
@@ -59,15 +52,9 @@ class Classification:
             part = trained_classes.take(own)
             source = join_labels(source, part, "classification.source", "the classifier")
             self.names = part.names
-        self.source = source
-        self.transform = transform
+        super().__init__(source, transform, max_broken_fraction)
         self.first_class = first_class
         self.num_classes = num_classes
-        self.max_broken_fraction = max_broken_fraction
-
-    def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Returns the numbers of `measure`."""
-        return self.measure(embedder).numbers
 
     def measure(self, embedder: Embedder) -> Measured:
         """Classifies all images and returns the accuracies; its pictures show confused classes.
@@ -75,10 +62,7 @@ class Classification:
         Raises:
           UserError: the classifier has fewer classes, or a label is not one of the part's classes.
         """
-        rows = embedder.batch_size, embedder.rows
-        with EvalLoader(
-            self.source, self.transform, *rows, max_broken_fraction=self.max_broken_fraction
-        ) as loader:
+        with self.open(embedder) as loader:
             logits, readable = embedder.classify_images(loader.images(), loader.num_examples)
             label = loader.labels()[readable]
         known = logits.shape[1]

@@ -1,6 +1,6 @@
 """What evaluators of frozen features share: reading features with labels, splits, random orders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,21 @@ def check_what(what: str) -> str:
     if what not in WHAT:
         raise ValueError(f"what = {what!r} is unknown; known: {', '.join(WHAT)}")
     return what
+
+
+def open_images(
+    embedder: Embedder, source: Source, transform: str, max_broken_fraction: float
+) -> EvalLoader:
+    """Opens the examples of a source in the batches of an embedder.
+
+    Args:
+      embedder: embedder of the model.
+      source: examples with an image.
+      transform: image operations, without randomness.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
+    """
+    rows = embedder.batch_size, embedder.rows
+    return EvalLoader(source, transform, *rows, max_broken_fraction=max_broken_fraction)
 
 
 def read_features(
@@ -74,8 +89,7 @@ def read_kinds(
     several_labels: bool = False,
 ) -> dict[str, LabeledFeatures]:
     """Reads each kind in `whats` like `read_features`, all in one pass over the images."""
-    rows = embedder.batch_size, embedder.rows
-    with EvalLoader(source, transform, *rows, max_broken_fraction=max_broken_fraction) as loader:
+    with open_images(embedder, source, transform, max_broken_fraction) as loader:
         found, readable = _embed(embedder, loader, whats)
         label = mark_classes(loader.label_sets()) if several_labels else loader.labels()
     return {
@@ -139,7 +153,7 @@ def take_readable(
 
 
 def mark_classes(
-    sets: Sequence[tuple[int, ...]], count: int | None = None
+    sets: Sequence[Collection[int]], count: int | None = None
 ) -> Bool[np.ndarray, "n c"]:
     """Marks the classes that each example has.
 

@@ -14,8 +14,9 @@ from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.classifiers.cosine_regression import CosineClassifier, CosineRegression
 from big_align.evaluators.classifiers.logistic_regression import LogisticRegression
-from big_align.evaluators.classifiers.ridge_regression import RidgeRegression
+from big_align.evaluators.classifiers.ridge_regression import RidgeClassifier
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.evaluator import ImageEvaluator
 from big_align.evaluators.features import (
     LabeledFeatures,
     check_classes,
@@ -96,46 +97,20 @@ def number_classes(
 
 
 def measure_linear(sets: Sets, shots: tuple[int, ...], draws: int) -> dict[str, float]:
-    """Measures linear probes.
-
-    Args:
-      sets: sets with consecutive class numbers.
-      shots: images per class.
-      draws: number of draws.
-
-    Returns:
-      Accuracies and their standard deviations, as `linear_4shot` and `linear_4shot_std`.
-
-    Raises:
-      UserError: a class has too few training examples.
-    """
-    # Classes with too few images are reported before anything is fitted.
-    draw_shots(sets[0].label, max(shots), 0)
+    """Measures linear probes, as `measure_shots` does."""
     count = 1 + int(sets[0].label.max())
 
     def fit(fitted: LabeledFeatures, held_out: LabeledFeatures) -> Any:
         return _choose_strength(LogisticRegression(*fitted, count), held_out)
 
-    return _measure("linear", fit, sets, shots, draws)
+    return measure_shots("linear", fit, sets, shots, draws)
 
 
 def measure_ridge(sets: Sets, shots: tuple[int, ...], draws: int) -> dict[str, float]:
-    """Measures least squares on standardized features, like big_vision's few-shot probe.
-
-    Args:
-      sets: sets with consecutive class numbers.
-      shots: images per class.
-      draws: number of draws.
-
-    Returns:
-      Accuracies and their standard deviations, as `ridge_5shot` and `ridge_5shot_std`.
-
-    Raises:
-      UserError: a class has too few training examples.
-    """
+    """Measures least squares on standardized features, like big_vision's few-shot probe."""
     count = 1 + int(sets[0].label.max())
-    return _measure(
-        "ridge", lambda fitted, _: RidgeRegression(*fitted, count).fit(PENALTY), sets, shots, draws
+    return measure_shots(
+        "ridge", lambda fitted, _: RidgeClassifier(*fitted, count, PENALTY), sets, shots, draws
     )
 
 
@@ -156,10 +131,7 @@ def measure_texts(
       draws: number of draws.
 
     Returns:
-      Accuracies and their standard deviations, as `text_0shot`, `text_4shot` and `text_4shot_std`.
-
-    Raises:
-      UserError: a class has too few training examples.
+      What `measure_shots` does, and `text_0shot`.
     """
     test, begin = sets[1], CosineClassifier(ztxt, temperature)
     found = {"text_0shot": accuracy(begin.scores(test.features), test.label)}
@@ -167,7 +139,7 @@ def measure_texts(
     def fit(fitted: LabeledFeatures, held_out: LabeledFeatures) -> Any:
         return _choose_strength(CosineRegression(*fitted, ztxt, temperature), held_out)
 
-    return found | _measure("text", fit, sets, shots, draws)
+    return found | measure_shots("text", fit, sets, shots, draws)
 
 
 def _choose_strength(regression: Any, held_out: LabeledFeatures) -> Any:
@@ -179,15 +151,30 @@ def _choose_strength(regression: Any, held_out: LabeledFeatures) -> Any:
     return classifier
 
 
-def _measure(
+def measure_shots(
     name: str,
     fit: Callable[[LabeledFeatures, LabeledFeatures], Any],
     sets: Sets,
     shots: tuple[int, ...],
     draws: int,
 ) -> dict[str, float]:
-    """Returns the accuracies of one kind of classifier, fitted on shots and held-out images."""
+    """Measures one kind of classifier.
+
+    Args:
+      name: of the kind.
+      fit: makes a classifier from shots and held-out images.
+      sets: sets with consecutive class numbers.
+      shots: images per class.
+      draws: number of draws.
+
+    Returns:
+      Accuracies and their standard deviations, as `NAME_4shot` and `NAME_4shot_std`.
+
+    Raises:
+      UserError: a class has too few training examples.
+    """
     train, test = sets
+    draw_shots(train.label, max(shots), 0)  # reports these before anything is fitted
     results = {}
     for count in shots:
         found = []
@@ -200,7 +187,7 @@ def _measure(
     return results
 
 
-class FewShot:
+class FewShot(ImageEvaluator):
     """Accuracy after 1 to 16 images per class, mean and standard deviation over draws.
 
     `linear_4shot` is a logistic regression on frozen features (CLIP §3.1.5, figure 6).
@@ -216,7 +203,6 @@ class FewShot:
 
     Args:
       source: the test set: examples with an image and a label.
-      transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
       train_source: labeled examples to draw from.
       names: class names in the order of their labels, or a class list, or `source` for the
@@ -227,14 +213,11 @@ class FewShot:
       draws: number of draws (iCLIP, figure 4: 3).
       what: what the linear probes use: "features" before projection, or "embedding".
       temperature: temperature of the cosine classifier.
-      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       ValueError: a value is unknown or out of range, the class list cannot be read, or a source
         names a class that the list, or else `train_source`, lacks.
     """
-
-    lower_is_better = ()
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
@@ -261,8 +244,7 @@ class FewShot:
             raise ValueError(
                 f"draws = {draws} must be at least 1 and temperature = {temperature} above 0"
             )
-        self.transform, self.tokenizer = transform, tokenizer
-        self.max_broken_fraction = max_broken_fraction
+        self.tokenizer = tokenizer
         self.names: tuple[str, ...] = ()
         if names is not None:
             classes = choose_classes(names, train_source)
@@ -273,7 +255,8 @@ class FewShot:
         else:
             places = "few_shot.source", "few_shot.train_source"
             source = join_sources(source, train_source, *places)
-        self.source, self.train_source = source, train_source
+        super().__init__(source, transform, max_broken_fraction)
+        self.train_source = train_source
         self.shots, self.draws, self.what = shots, draws, check_what(what)
         self.temperature = temperature
 

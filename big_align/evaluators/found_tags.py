@@ -4,28 +4,24 @@ import numpy as np
 from jaxtyping import Bool
 
 from big_align.core.errors import UserError
-from big_align.core.nodes import Node
-from big_align.core.types import Objective
 from big_align.data.examples import Source
-from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_extraction import TagExtractor
-from big_align.data.tags.tag_list import TagList, read_tag_list
+from big_align.data.tags.tag_list import TagList
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.exhibits.exhibit import Measured
 from big_align.evaluators.exhibits.pixels import read_pixels
 from big_align.evaluators.exhibits.tags import Found, show_found
+from big_align.evaluators.features import mark_classes
 from big_align.evaluators.tag_scores import (
-    check_choice,
-    choose_tags,
     choose_top,
     fraction,
     mean_average_precision,
     measure_choice,
 )
-from big_align.evaluators.tag_truth import check_tags, mark_tags, recognize
+from big_align.evaluators.tag_truth import TagEvaluator, recognize
 
 
-class FoundTags:
+class FoundTags(TagEvaluator):
     """Precision and recall of found tags, with a few captions given and the others as the truth.
 
     The first captions of every image are given, as in training with `captions_used`. The tags of
@@ -35,12 +31,7 @@ class FoundTags:
 
     Args:
       source: examples with an image and several captions.
-      transform: image operations, without randomness.
-      tags: the file of the tag list that the model was trained with.
       given: number of captions of an image that are given.
-      threshold: probability above which a tag is found.
-      top_k: number of tags to choose per image instead; 0 uses the threshold.
-      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       ValueError: a value is out of range.
@@ -52,18 +43,6 @@ class FoundTags:
         *("frequent_precision", "frequent_recall", "frequent_map"),
     )
 
-    lower_is_better = ()
-
-    @classmethod
-    def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Returns the methods of an objective that it calls."""
-        return ("recognize",)
-
-    @classmethod
-    def check_objective(cls, settings: Node, objective: Objective) -> None:
-        """Checks that the objective recognizes the tags of the list; see `check_tags`."""
-        check_tags(settings["tags"], objective)
-
     def __init__(
         self,
         source: Source,
@@ -74,16 +53,10 @@ class FoundTags:
         top_k: int = 0,
         max_broken_fraction: float = 0.01,
     ):
-        check_choice(threshold, top_k)
+        super().__init__(source, transform, tags, threshold, top_k, max_broken_fraction)
         if given < 0:
             raise ValueError(f"given = {given} must be a number of captions")
-        self.source = source
-        self.transform = transform
-        self.tags = read_tag_list(tags)
         self.given = given
-        self.threshold = threshold
-        self.top_k = top_k
-        self.max_broken_fraction = max_broken_fraction
         self._extract = TagExtractor(self.tags.names, len(self.tags))
 
     def find(self, embedder: Embedder) -> Found:
@@ -92,22 +65,18 @@ class FoundTags:
         Raises:
           UserError: the model recognizes other tags.
         """
-        rows = embedder.batch_size, embedder.rows
-        with EvalLoader(
-            self.source, self.transform, *rows, max_broken_fraction=self.max_broken_fraction
-        ) as loader:
+        with self.open(embedder) as loader:
             logits, number = recognize(embedder, loader, self.tags, "found_tags")
             every = loader.captions()
         captions = [every[n] for n in number.tolist()]
         first = [texts[: self.given] for texts in captions]
-        given = mark_tags(self._extract, first, len(self.tags))
-        missed = mark_tags(self._extract, captions, len(self.tags)) & ~given
-        found = choose_tags(logits, ~given, self.threshold, self.top_k)
+        given, named = (
+            mark_classes(list(map(self._extract.find, texts)), len(self.tags))
+            for texts in (first, captions)
+        )
+        missed = named & ~given
+        found = self.choose(logits, ~given)
         return Found(logits, given, missed, found, first, number)
-
-    def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Returns the numbers of `measure`."""
-        return self.measure(embedder).numbers
 
     def measure(self, embedder: Embedder) -> Measured:
         """Returns the scores of the model and of the most frequent tags; pictures show found tags.

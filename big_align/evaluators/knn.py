@@ -10,6 +10,7 @@ from big_align.core.ties import reaches
 from big_align.data.derived.relabeled_source import join_sources
 from big_align.data.examples import Source
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.evaluator import ImageEvaluator
 from big_align.evaluators.features import (
     VERBS,
     LabeledFeatures,
@@ -91,7 +92,7 @@ def measure_neighbors(
     return {f"r{k}": float(np.mean(ranks < k)) for k in ks}
 
 
-class KNN:
+class KNN(ImageEvaluator):
     """Fraction of images with an image of their class among the k nearest by cosine: `r1` etc.
 
     The measure is ALIGN's, Recall@K of the right label among the K nearest training images; at
@@ -101,19 +102,15 @@ class KNN:
 
     Args:
       source: examples with an image and a label.
-      transform: image operations, without randomness.
       train_source: labeled examples in which neighbors are searched; None for the others of
         `source`.
       what: "embedding", or "features" of the image tower before projection.
       ks: cut-offs.
-      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       ValueError: `what` is unknown, a cut-off is below 1, or `source` has a class that
         `train_source` lacks.
     """
-
-    lower_is_better = ()
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
@@ -133,9 +130,8 @@ class KNN:
             raise ValueError(f"ks = {ks} must be one or more numbers from 1 on")
         if train_source is not None:
             source = join_sources(source, train_source, "knn.source", "knn.train_source")
-        self.source, self.train_source, self.transform = source, train_source, transform
-        self.what, self.ks = check_what(what), ks
-        self.max_broken_fraction = max_broken_fraction
+        super().__init__(source, transform, max_broken_fraction)
+        self.train_source, self.what, self.ks = train_source, check_what(what), ks
 
     @property
     def numbers(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from big_align.evaluators.classifiers.logistic_regression import (
     LogisticRegression,
 )
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.evaluator import ImageEvaluator
 from big_align.evaluators.features import (
     VERBS,
     LabeledFeatures,
@@ -269,7 +270,7 @@ def _place(label: np.ndarray, classes: Int[np.ndarray, "c"]) -> np.ndarray:
     return np.searchsorted(classes, label) if label.ndim == 1 else label[:, classes]
 
 
-class LinearProbe:
+class LinearProbe(ImageEvaluator):
     """Score of a logistic regression on frozen features, by CLIP's protocol (appendix A.3).
 
     The strength of regularization is searched on a validation set; the final classifier is fitted
@@ -281,7 +282,6 @@ class LinearProbe:
 
     Args:
       source: the test set: examples with an image and a label, or several labels.
-      transform: image operations, without randomness.
       train_source: labeled examples to fit on.
       validation_source: labeled examples for choosing the strength; None takes a fraction of each
         class of `train_source`.
@@ -292,13 +292,10 @@ class LinearProbe:
       max_iterations: iterations of L-BFGS.
       tolerance: length of the gradient, relative to the loss, that counts as zero.
       seed: seed of the split.
-      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       ValueError: a value is wrong, or a source names a class that `train_source` lacks.
     """
-
-    lower_is_better = ()
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
@@ -320,13 +317,13 @@ class LinearProbe:
         max_broken_fraction: float = 0.01,
     ):
         place = "linear_probe.train_source"
-        self.source = join_sources(source, train_source, "linear_probe.source", place)
+        source = join_sources(source, train_source, "linear_probe.source", place)
+        super().__init__(source, transform, max_broken_fraction)
         self.validation_source = validation_source and join_sources(
             validation_source, train_source, "linear_probe.validation_source", place
         )
-        self.train_source, self.transform, self.what = train_source, transform, check_what(what)
+        self.train_source, self.what = train_source, check_what(what)
         self.settings = ProbeSettings(score, validation_fraction, max_iterations, tolerance, seed)
-        self.max_broken_fraction = max_broken_fraction
 
     @property
     def numbers(self) -> tuple[str, ...]:

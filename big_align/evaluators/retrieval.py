@@ -8,14 +8,13 @@ from jax.experimental import multihost_utils
 from jaxtyping import Bool, Float, Int
 
 from big_align.core.errors import UserError
-from big_align.core.nodes import Node
 from big_align.core.ties import reaches
 from big_align.data.examples import Source, language_of
 from big_align.data.images.same_images import SameImages, find_firsts, tell_copies
-from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.text.caption_checks import count_languages, find_caption_fault
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.evaluator import ImageEvaluator
 from big_align.evaluators.exhibits.cosines import show_pair_cosines
 from big_align.evaluators.exhibits.exhibit import Exhibit, Measured
 from big_align.evaluators.exhibits.pixels import read_pixels
@@ -141,7 +140,7 @@ def join_captions(
     return [text for texts in groups for text in texts], owner, number
 
 
-class Retrieval:
+class Retrieval(ImageEvaluator):
     """Recall at 1, 5 and 10, image to text and text to image, in [0, 1].
 
     Image to text counts an image as found if any of its captions is among the first k; text to
@@ -151,10 +150,8 @@ class Retrieval:
 
     Args:
       source: examples with an image and one or more captions.
-      transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
       ks: cut-offs.
-      max_broken_fraction: the fraction of broken examples above which evaluation stops.
       by_language: whether each language of the captions is also measured separately, among the
         captions in it, with its mean recall and the mean over languages (`measure_languages`).
 
@@ -164,13 +161,7 @@ class Retrieval:
     """
 
     reads = ("caption",)
-
-    lower_is_better = ()
-
-    @classmethod
-    def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Returns the methods of an objective that it calls."""
-        return "embed_image", "embed_text"
+    needed = ("embed_image", "embed_text")
 
     def __init__(
         self,
@@ -188,11 +179,9 @@ class Retrieval:
             )
         if not ks or min(ks) < 1:
             raise UserError(f"ks = {ks} must be one or more numbers from 1 on")
-        self.source = source
-        self.transform = transform
+        super().__init__(source, transform, max_broken_fraction)
         self.tokenizer = tokenizer
         self.ks = ks
-        self.max_broken_fraction = max_broken_fraction
         self.languages = tuple(count_languages(source)) if by_language else ()
         if by_language and not self.languages:
             raise UserError(
@@ -211,10 +200,7 @@ class Retrieval:
 
     def embed(self, embedder: Embedder) -> Pairs:
         """Embeds all images and captions."""
-        rows = embedder.batch_size, embedder.rows
-        with EvalLoader(
-            self.source, self.transform, *rows, max_broken_fraction=self.max_broken_fraction
-        ) as loader:
+        with self.open(embedder) as loader:
             same = SameImages(loader.num_examples, embedder.batch_size, embedder.rows)
             images = same.watch(loader.images())
             zimg, readable = embedder.embed_images(images, loader.num_examples)
@@ -240,7 +226,3 @@ class Retrieval:
             return [*show_pairs(pairs, read_pixels(self.source)), *show_pair_cosines(pairs)]
 
         return Measured(recalls, show)
-
-    def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Embeds all images and captions and returns the recalls."""
-        return self.measure(embedder).numbers

@@ -97,12 +97,6 @@ BINS = 15
 """Number of confidence bins in the expected calibration error (Guo et al. 2017)."""
 
 
-def softmax(logits: Float[np.ndarray, "n c"]) -> Float[np.ndarray, "n c"]:
-    """Returns probabilities, in double precision."""
-    weights = np.exp(np.float64(logits) - logits.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
 def calibration_error(
     probability: Float[np.ndarray, "n c"], right: Bool[np.ndarray, "n"]
 ) -> tuple[float, list[dict[str, int | float]]]:

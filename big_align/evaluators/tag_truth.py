@@ -7,14 +7,16 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from big_align.core.errors import UserError
+from big_align.core.nodes import Node
 from big_align.core.types import Objective
 from big_align.data.examples import Source
 from big_align.data.labels.classes import read_classes
 from big_align.data.labels.label_names import match_names, normalize_name
 from big_align.data.loading.evaluation_loader import EvalLoader
-from big_align.data.tags.tag_extraction import TagExtractor
 from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.evaluator import ImageEvaluator
+from big_align.evaluators.tag_scores import check_choice, choose_tags
 
 
 class Truth(NamedTuple):
@@ -41,17 +43,49 @@ class Recognized(NamedTuple):
     number: Int[np.ndarray, " n"]
 
 
-def check_tags(path: str, objective: Objective) -> None:
-    """Checks that an objective recognizes the tags of a list.
+class TagEvaluator(ImageEvaluator):
+    """Chooses tags of images by what a model recognizes.
 
-    Raises:
-      UserError: the list cannot be read, or the objective uses another one.
+    Args:
+      tags: the file of the tag list that the model was trained with.
+      threshold: probability above which a tag is chosen.
+      top_k: number of tags to choose per image instead; 0 uses the threshold.
     """
-    if read_tag_list(path).names != objective.tags.names:
-        raise UserError(
-            f"tags = {path!r} has other tags than {objective.tags.path}, which the objective is "
-            "trained with"
-        )
+
+    needed = ("recognize",)
+
+    def __init__(
+        self,
+        source: Source,
+        transform: str,
+        tags: str,
+        threshold: float,
+        top_k: int,
+        max_broken_fraction: float,
+    ):
+        super().__init__(source, transform, max_broken_fraction)
+        check_choice(threshold, top_k)
+        self.tags, self.threshold, self.top_k = read_tag_list(tags), threshold, top_k
+
+    @classmethod
+    def check_objective(cls, settings: Node, objective: Objective) -> None:
+        """Checks that an objective recognizes the tags of the list.
+
+        Raises:
+          UserError: the list cannot be read, or the objective uses another one.
+        """
+        path = settings["tags"]
+        if read_tag_list(path).names != objective.tags.names:
+            raise UserError(
+                f"tags = {path!r} has other tags than {objective.tags.path}, which the objective "
+                "is trained with"
+            )
+
+    def choose(
+        self, logits: Float[np.ndarray, "n c"], known: Bool[np.ndarray, "n c"]
+    ) -> Bool[np.ndarray, "n c"]:
+        """Chooses the tags of each image among those that are known for it."""
+        return choose_tags(logits, known, self.threshold, self.top_k)
 
 
 def recognize(embedder: Embedder, loader: EvalLoader, tags: TagList, where: str) -> Recognized:
@@ -78,22 +112,6 @@ def recognize(embedder: Embedder, loader: EvalLoader, tags: TagList, where: str)
     if not np.isfinite(logits[readable]).all():
         raise UserError(f"{where}: logits are not finite; the model is broken")
     return Recognized(logits[readable], np.flatnonzero(readable))
-
-
-def mark_tags(
-    extract: TagExtractor, captions: Sequence[Sequence[str]], count: int
-) -> Bool[np.ndarray, "n c"]:
-    """Marks the tags that the captions of each image name.
-
-    Args:
-      extract: finds the tags of texts.
-      captions: captions of each image.
-      count: number of tags.
-    """
-    present = np.zeros((len(captions), count), bool)
-    for row, texts in zip(present, captions, strict=True):
-        row[list(extract.find(texts))] = True
-    return present
 
 
 class LabeledTags:

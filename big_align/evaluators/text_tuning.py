@@ -11,15 +11,16 @@ import optax
 from jaxtyping import Float
 
 from big_align.core.errors import UserError
-from big_align.core.nodes import Node
 from big_align.core.types import Params
 from big_align.data.derived.relabeled_source import choose_classes, join_labels
 from big_align.data.examples import Source
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
+from big_align.evaluators.classifiers.cosine_regression import CosineClassifier
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.evaluator import ImageEvaluator
 from big_align.evaluators.features import LabeledFeatures, read_kinds
-from big_align.evaluators.few_shot import Sets, draw_shots, number_classes
+from big_align.evaluators.few_shot import Sets, measure_shots, number_classes
 from big_align.evaluators.linear_probe import rate
 from big_align.evaluators.scores import accuracy
 from big_align.evaluators.zero_shot import check_named, embed_classes, warn_of_alike
@@ -197,20 +198,13 @@ def measure_tuning(
     Raises:
       UserError: a class has too few training examples.
     """
-    train, test = sets
-    draw_shots(train.label, max(shots), 0)  # classes with too few are reported first
-    begin = classes(classes.start)
-    results = {"text_encoder_0shot": accuracy(test.features @ begin.T, test.label)}
-    for count in shots:
-        found = []
-        for draw in range(draws):
-            masks = draw_shots(train.label, count, draw)
-            parts = (LabeledFeatures(*(x[mask] for x in train)) for mask in masks)
-            ztxt = tune(classes, *parts, tuning)
-            found.append(accuracy(test.features @ ztxt.T, test.label))
-        results[f"text_encoder_{count}shot"] = float(np.mean(found))
-        results[f"text_encoder_{count}shot_std"] = float(np.std(found))
-    return results
+    begin = CosineClassifier(classes(classes.start), tuning.temperature)
+    results = {"text_encoder_0shot": accuracy(begin.scores(sets[1].features), sets[1].label)}
+
+    def fit(fitted: LabeledFeatures, held_out: LabeledFeatures) -> CosineClassifier:
+        return CosineClassifier(tune(classes, fitted, held_out, tuning), tuning.temperature)
+
+    return results | measure_shots("text_encoder", fit, sets, shots, draws)
 
 
 def list_tuned(shots: tuple[int, ...]) -> tuple[str, ...]:
@@ -219,7 +213,7 @@ def list_tuned(shots: tuple[int, ...]) -> tuple[str, ...]:
     return "text_encoder_0shot", *each, *(f"{name}_std" for name in each)
 
 
-class FewShotText:
+class FewShotText(ImageEvaluator):
     """Accuracy after tuning the text encoder on 1 to 16 images per class (iCLIP §4.4, Fig. 4).
 
     The image encoder is frozen, and the classifier's weights are the embeddings of the class texts.
@@ -228,7 +222,6 @@ class FewShotText:
 
     Args:
       source: the test set: examples with an image and a label.
-      transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
       train_source: labeled examples to draw from.
       names: class names in the order of their labels, or a class list, or `source` for the
@@ -238,19 +231,13 @@ class FewShotText:
       shots: images per class.
       draws: number of draws (Fig. 4: 3).
       tuning: how the text encoder is tuned.
-      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       ValueError: a value is out of range, the class list cannot be read, or a source names
         a class that it lacks.
     """
 
-    lower_is_better = ()
-
-    @classmethod
-    def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Returns the methods of an objective that it calls."""
-        return "embed_image", "embed_text"
+    needed = ("embed_image", "embed_text")
 
     def __init__(
         self,
@@ -268,10 +255,10 @@ class FewShotText:
         if not shots or min(shots) < 1 or draws < 1:
             raise ValueError(f"shots = {shots} and draws = {draws} must be numbers from 1 on")
         classes = choose_classes(names, train_source)
-        self.source = join_labels(source, classes, "few_shot_text.source")
+        source = join_labels(source, classes, "few_shot_text.source")
+        super().__init__(source, transform, max_broken_fraction)
         self.train_source = join_labels(train_source, classes, "few_shot_text.train_source")
-        self.tokenizer, self.max_broken_fraction = tokenizer, max_broken_fraction
-        self.transform = transform
+        self.tokenizer = tokenizer
         self.texts = fill_class_templates(classes, templates)
         self.shots, self.draws, self.tuning = shots, draws, tuning
 

@@ -6,17 +6,16 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from big_align.core.errors import UserError, warn_once
-from big_align.core.nodes import Node
 from big_align.core.ties import group_equal, rank_of_class
 from big_align.data.derived.relabeled_source import choose_classes, join_labels
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.label_names import normalize_name
 from big_align.data.labels.prompts import fill_class_templates
-from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.evaluator import ImageEvaluator
 from big_align.evaluators.exhibits.confusion import show_confusion
 from big_align.evaluators.exhibits.cosines import show_class_cosines
 from big_align.evaluators.exhibits.exhibit import Measured
@@ -168,12 +167,11 @@ def find_seen(classes: ClassList, tags: TagList) -> Bool[np.ndarray, "c"]:
     )
 
 
-class ZeroShot:
+class ZeroShot(ImageEvaluator):
     """Accuracy of naming the class of an image by the nearest class text.
 
     Args:
       source: examples with an image and a label that is an index into `names`.
-      transform: image operations, without randomness.
       tokenizer: the one that the model was trained with.
       names: class names in the order of their labels, or a class list: one of the package
         ("imagenet", "cifar10", ...) or a file, or `source` for the source's own names.
@@ -181,7 +179,6 @@ class ZeroShot:
         the class list, or else "a photo of a {}.".
       tags: a tag list; then accuracy is also reported for the classes that are tags and for the
         others (IDEA, Fig. 7).
-      max_broken_fraction: the fraction of broken examples above which evaluation stops.
 
     Raises:
       UserError: the class list or the tag list cannot be read, the source names a class that
@@ -189,13 +186,7 @@ class ZeroShot:
     """
 
     reads = ("label",)
-
-    lower_is_better = ()
-
-    @classmethod
-    def needs(cls, settings: Node) -> tuple[str, ...]:
-        """Returns the methods of an objective that it calls."""
-        return "embed_image", "embed_text"
+    needed = ("embed_image", "embed_text")
 
     def __init__(
         self,
@@ -208,8 +199,8 @@ class ZeroShot:
         max_broken_fraction: float = 0.01,
     ):
         classes = choose_classes(names, source)
-        self.source = join_labels(source, classes, "zero_shot.source")
-        self.transform = transform
+        source = join_labels(source, classes, "zero_shot.source")
+        super().__init__(source, transform, max_broken_fraction)
         self.tokenizer = tokenizer
         self.names = classes.names
         self.texts = fill_class_templates(classes, templates)
@@ -222,18 +213,10 @@ class ZeroShot:
                     f"first, is in the tag list {tags}"
                 )
         self.numbers = ACCURACIES if self.seen is None else (*ACCURACIES, *SEEN)
-        self.max_broken_fraction = max_broken_fraction
-
-    def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Embeds all images and classes and returns the accuracies."""
-        return self.measure(embedder).numbers
 
     def measure(self, embedder: Embedder) -> Measured:
         """Embeds images and classes, and returns the accuracies; pictures show confused classes."""
-        rows = embedder.batch_size, embedder.rows
-        with EvalLoader(
-            self.source, self.transform, *rows, max_broken_fraction=self.max_broken_fraction
-        ) as loader:
+        with self.open(embedder) as loader:
             zimg, readable = embedder.embed_images(loader.images(), loader.num_examples)
             label = loader.labels()[readable]
         check_named(label, len(self.names), "zero_shot")

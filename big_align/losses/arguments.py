@@ -21,7 +21,10 @@ from jaxtyping import AbstractArray, Bool, Int
 from big_align.losses.explicit_axes import Loss
 from big_align.parallel.shards import Shards
 
-KINDS = {Bool: (np.bool_, "booleans"), Int: (np.integer, "integers")}
+KINDS: dict[Any, tuple[type, str]] = {
+    Bool: (np.bool_, "booleans"),
+    Int: (np.integer, "integers"),
+}
 """Kinds of numbers besides floating point, by annotation."""
 
 PRECISIONS = (jnp.bfloat16, np.float32, np.float64)
@@ -69,7 +72,7 @@ def check_arrays(loss: Loss) -> Loss:
                 bound.arguments[name] = check(name, value, sizes)
         return loss(*bound.args, **bound.kwargs)
 
-    return call
+    return typing.cast(Loss, call)
 
 
 def _choose_check(annotation: Any) -> Any:

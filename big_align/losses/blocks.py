@@ -36,11 +36,13 @@ class Blocks:
     """Blocks of the rows of a device.
 
     Attributes:
-      count: their number.
+      shards: the devices.
+      count: number of blocks of each.
       compare: compares rows with columns in tiles that are not written to memory; None where a
         block's logits are in memory.
     """
 
+    shards: Shards
     count: int
     compare: Compare | None = None
 
@@ -51,10 +53,15 @@ class Blocks:
             return 1, 1, 1
         return pair_tiles.PAIR_ROWS, pair_tiles.COLUMNS, pair_tiles.CHANNELS
 
-    def multiples(self, size: int) -> tuple[int, int, int]:
-        """Returns the same for all rows and columns of `size` devices."""
+    @property
+    def multiples(self) -> tuple[int, int, int]:
+        """The same for all rows and columns, over all devices."""
         rows, columns, channels = self.tile
-        return size * self.count * rows, size * columns, channels
+        return self.shards.size * self.count * rows, self.shards.size * columns, channels
+
+    def cut(self, x: Array) -> Array:
+        """Cuts the rows of a device into blocks."""
+        return x.reshape(self.count, -1, *x.shape[1:])
 
 
 def choose_blocks(
@@ -84,10 +91,10 @@ def choose_blocks(
     if compare is None:
         count = count_blocks(rows, columns, shards, None if block == "tiles" else block, usual)
         choices.note(f"{name}: {count} blocks of logits for {rows} x {columns} of {dtype}")
-        return Blocks(count)
+        return Blocks(shards, count)
     stripe = max(STRIPE_ROWS, STRIPE_SLOPES // max(columns, 1))
     choices.note(f"{name}: logits in registers for {rows} x {columns} of {dtype}")
-    return Blocks(max(math.ceil(rows / (stripe * shards.size)), 1), compare)
+    return Blocks(shards, max(math.ceil(rows / (stripe * shards.size)), 1), compare)
 
 
 def _choose_tiles(pairs: int, shards: Shards, block: Block, dtype: DTypeLike) -> Compare | None:

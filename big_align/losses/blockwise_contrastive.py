@@ -17,7 +17,6 @@ within dS, before it is rounded to the precision of the embeddings: 1 - P can be
 Label smoothing is bilinear in weighted sums of embeddings, so it needs no matrix at all.
 """
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -31,15 +30,13 @@ from big_align.losses.arguments import check_arrays
 from big_align.losses.blocks import Block, Blocks, choose_blocks
 from big_align.losses.contrastive import compute_cosines
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
-from big_align.losses.precision import wide
+from big_align.losses.rows import wide
 from big_align.losses.targets import (
     Labels,
     Weights,
-    average,
-    clear_masked,
-    complete_targets,
-    pad_pairs,
-    rank_labels,
+    arrange_pairs,
+    check_smoothing,
+    weigh_evenly,
     weigh_labels,
 )
 from big_align.losses.tile_functions import (
@@ -78,18 +75,10 @@ def blockwise_contrastive_loss(
     and, if they fit in `keep_logits_bytes`, for its own logits. In tiles it needs memory for slopes
     in bfloat16 instead, for 512 MiB or 1024 rows at a time, and for no logits.
 
+    The other arguments are those of `contrastive.contrastive_loss`; embeddings are float32 or
+    bfloat16.
+
     Args:
-      zimg: unit-length image embeddings, float32 or bfloat16.
-      ztxt: unit-length text embeddings.
-      scale: factor of the cosines.
-      image_label: a label per image; if None, image i and text i are the only positives.
-      text_label: a label per text; given if and only if `image_label` is.
-      image_mask: True on real images; None if all are.
-      text_mask: True on real texts; None if all are.
-      text_queries: True on texts that are rows of the text-to-image mean, besides being candidates
-        of the images; None if all are. Texts with the same label all count or none does: all, if
-        any is True.
-      label_smoothing: fraction of the target spread over all real candidates, in [0, 1].
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
         `Shards(mesh, axes)`; None computes in one piece.
       block: rows of logits that a device computes at a time, or "tiles", which never writes them to
@@ -105,45 +94,29 @@ def blockwise_contrastive_loss(
     Raises:
       ValueError: as for `contrastive.contrastive_loss`, and if `block` is not positive.
     """
+    check_smoothing(label_smoothing)
     shards = Shards.over(mesh)
     dtype = zimg.dtype if zimg.dtype == ztxt.dtype else wide(zimg.dtype)
     blocks = choose_blocks("contrastive loss", len(zimg), len(ztxt), shards, block, dtype)
-    targets = complete_targets(
-        zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing
+    zimg, ztxt, labels = arrange_pairs(
+        zimg, ztxt, image_label, text_label, image_mask, text_mask, blocks.multiples
     )
     dtype = wide(zimg.dtype)
     if not len(zimg) or not len(ztxt):
         return jnp.zeros((), dtype), jnp.zeros((), dtype)  # there is nothing to cut into blocks
-    if image_mask is not None:
-        zimg = clear_masked(zimg, image_mask)
-    if text_mask is not None:
-        ztxt = clear_masked(ztxt, text_mask)
-    labels = rank_labels(*targets, distinct=image_label is None)
-    plan = _Plan(shards, blocks, keep_logits_bytes * shards.size)
-    zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, blocks.multiples(shards.size))
+    size = len(zimg) * len(ztxt) * dtype.itemsize
+    keeps = blocks.compare is None and size <= keep_logits_bytes * shards.size
     if text_queries is not None:
         text_queries = jnp.pad(text_queries, (0, len(ztxt) - len(text_queries)))
     weights = weigh_labels(labels, text_queries, label_smoothing, dtype)
     scale = jnp.asarray(scale, dtype)
     arguments = zimg, ztxt, scale, labels, weights
-    i2t, t2i = _contrast(plan, *vary_like(arguments, arguments))
+    i2t, t2i = _contrast(blocks, keeps, *vary_like(arguments, arguments))
     if label_smoothing > 0:
         smooth = functools.partial(_sum_logits, zimg, ztxt, label_smoothing * scale)
-        i2t -= smooth(weights.row, average(labels.column >= 0, dtype))
-        t2i -= smooth(average(labels.row >= 0, dtype), weights.column)
+        i2t -= smooth(weights.row, weigh_evenly(labels.column >= 0, dtype))
+        t2i -= smooth(weigh_evenly(labels.row >= 0, dtype), weights.column)
     return i2t, t2i
-
-
-@dataclasses.dataclass(frozen=True)
-class _Plan:
-    """How the work is split; known at compile time."""
-
-    shards: Shards
-    blocks: Blocks
-    keep_logits_bytes: int  # over all devices together
-
-    def cut(self, x: Array) -> Array:
-        return x.reshape(self.blocks.count, -1, *x.shape[1:])
 
 
 def _sum_logits(
@@ -159,31 +132,35 @@ def _sum_logits(
     return scale * (images * texts).sum()
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _contrast(
-    plan: _Plan,
+    blocks: Blocks,
+    keeps: bool,
     zimg: Float[Array, "b d"],
     ztxt: Float[Array, "c d"],
     scale: Float[Array, ""],
     labels: Labels,
     weights: Weights,
 ) -> Losses:
-    """Returns both losses, differentiable with respect to the embeddings and the scale."""
-    return _forward(plan, zimg, ztxt, scale, labels, weights, keep_logits=False)[0]
+    """Returns both losses, differentiable with respect to the embeddings and the scale.
+
+    If `keeps`, the logits are kept for the backward pass, as cosines.
+    """
+    return _forward(blocks, False, zimg, ztxt, scale, labels, weights)[0]
 
 
 def _forward(
-    plan: _Plan,
+    blocks: Blocks,
+    keeps: bool,
     zimg: Float[Array, "b d"],
     ztxt: Float[Array, "c d"],
     scale: Float[Array, ""],
     labels: Labels,
     weights: Weights,
-    keep_logits: bool,
 ) -> tuple[Losses, Any]:
     """Returns both losses, and what the backward pass needs."""
-    (row_lse, positive, cosines), column_lse = plan.shards.run(
-        functools.partial(_normalize, plan, keep_logits), (zimg, ztxt, labels), scale
+    (row_lse, positive, cosines), column_lse = blocks.shards.run(
+        functools.partial(_normalize, blocks, keeps), (zimg, ztxt, labels), scale
     )
     # Sums of products, not dot products, whose factors accelerators round by default.
     i2t = (weights.row * row_lse - weights.row_positive * positive).sum()
@@ -191,30 +168,21 @@ def _forward(
     return (i2t, t2i), (zimg, ztxt, scale, labels, weights, row_lse, column_lse, cosines)
 
 
-def _forward_rule(
-    plan: _Plan, zimg: Array, ztxt: Array, scale: Array, labels: Labels, weights: Weights
-) -> tuple[Losses, Any]:
-    """Decides whether the logits, as cosines, are kept for the backward pass."""
-    size = len(zimg) * len(ztxt) * weights.row.dtype.itemsize
-    keep_logits = plan.blocks.compare is None and size <= plan.keep_logits_bytes
-    return _forward(plan, zimg, ztxt, scale, labels, weights, keep_logits)
-
-
-def _backward_rule(plan: _Plan, residuals: Any, cotangents: Losses) -> tuple:
+def _backward_rule(blocks: Blocks, keeps: bool, residuals: Any, cotangents: Losses) -> tuple:
     """Scales the weights by the cotangents of the two losses, and differentiates."""
     zimg, ztxt, scale, labels, weights, row_lse, column_lse, cosines = residuals
     i2t, t2i = cotangents
     row, column = i2t * weights.row, t2i * weights.column
     positive = i2t * weights.row_positive + t2i * weights.column_positive
-    (zimg_grad, ztxt_grad), scale_grad = plan.shards.run(
-        functools.partial(_differentiate, plan),
+    (zimg_grad, ztxt_grad), scale_grad = blocks.shards.run(
+        functools.partial(_differentiate, blocks),
         (zimg, ztxt, labels, row_lse, row, column, positive, cosines),
         (scale, column_lse),
     )
     return zimg_grad, ztxt_grad, scale_grad, None, None
 
 
-_contrast.defvjp(_forward_rule, _backward_rule)
+_contrast.defvjp(_forward, _backward_rule)
 
 
 def _mask(
@@ -246,8 +214,8 @@ def _reduce(
 
 
 def _normalize(
-    plan: _Plan,
-    keep_logits: bool,
+    blocks: Blocks,
+    keeps: bool,
     split: tuple[Float[Array, "b d"], Float[Array, "c d"], Labels],
     scale: Float[Array, ""],
 ) -> tuple[Any, Float[Array, " columns"]]:
@@ -258,27 +226,25 @@ def _normalize(
       None; and the logsumexp of all columns.
     """
     x, y, labels = split
-    y, y_label = plan.shards.gather((y, labels.column))
+    y, y_label = blocks.shards.gather((y, labels.column))
     dtype = wide(x.dtype)
 
-    def step(columns: Sums, block: tuple) -> tuple:
+    def step(columns: Sums, block: tuple) -> tuple[Any, Any]:
         x, x_label = block
-        if plan.blocks.compare is None:
+        if blocks.compare is None:
             cosines = compute_cosines(x, y)
             logits = _mask(scale * cosines, x_label, y_label)
             rows, positive, columns = _reduce(logits, x_label, y_label, columns)
         else:
-            rows, positive, added = normalize_pairs(
-                plan.blocks.compare, x, y, scale, x_label, y_label
-            )
+            rows, positive, added = normalize_pairs(blocks.compare, x, y, scale, x_label, y_label)
             columns = add_sums(columns, added)
-        return columns, (_logsumexp(*rows), positive, cosines if keep_logits else None)
+        return columns, (_logsumexp(*rows), positive, cosines if keeps else None)
 
     start = vary_like((jnp.full(len(y), _LOWEST, dtype), jnp.zeros(len(y), dtype)), x)
-    blocks = plan.cut(x), plan.cut(labels.row)
-    (peak, total), (row_lse, positive, cosines) = jax.lax.scan(step, start, blocks)
-    top = plan.shards.max(peak)
-    column_lse = _logsumexp(top, plan.shards.sum(total * jnp.exp(peak - top)))
+    given = blocks.cut(x), blocks.cut(labels.row)
+    (peak, total), (row_lse, positive, cosines) = jax.lax.scan(step, start, given)
+    top = blocks.shards.max(peak)
+    column_lse = _logsumexp(top, blocks.shards.sum(total * jnp.exp(peak - top)))
     return (row_lse.ravel(), positive.ravel(), cosines), column_lse
 
 
@@ -290,11 +256,11 @@ def _slopes(logits: Float[Array, "b c"], rows: Sequence, columns: Sequence) -> F
     return slope - jnp.where(x_label[:, None] == y_label, positive[:, None], 0)
 
 
-def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Float[Array, ""]]:
+def _differentiate(blocks: Blocks, split: tuple, whole: tuple) -> tuple[tuple, Float[Array, ""]]:
     """Computes one device's part of the gradients, block by block.
 
     Args:
-      plan: how the work is split.
+      blocks: how the work is split.
       split: images, texts, labels, logsumexp of the rows, factors of the softmax of rows and of
         columns, what is subtracted at the positives of a row, and the cosines by block or None.
       whole: the scale, and the logsumexp of all columns.
@@ -305,22 +271,22 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Floa
     x, y, labels, row_lse, row, column, positive, cosines = split
     scale, column_lse = whole
     dtype = row.dtype
-    y, y_label, column = plan.shards.gather((y, labels.column, column))
+    y, y_label, column = blocks.shards.gather((y, labels.column, column))
     # Their sum with the cosines is the gradient of the scale. It takes a pass over all pairs, and
     # is needed only where products are of rounded slopes; tiles have no others.
-    exact = plan.blocks.compare is None and x.dtype != dtype
+    exact = blocks.compare is None and x.dtype != dtype
 
-    def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:
+    def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple[Any, Any]:
         x, *rows, cosines = block
         columns = y_label, column_lse, column
-        if plan.blocks.compare is None:
+        if blocks.compare is None:
             if cosines is None:
                 cosines = recompute(compute_cosines, x, y)
             slope = _slopes(_mask(scale * cosines, rows[0], y_label), rows, columns)
             scale_grad = (slope * cosines).sum() if exact else None
             slope = slope.astype(x.dtype)
         else:
-            make = functools.partial(differentiate_pairs, plan.blocks.compare)
+            make = functools.partial(differentiate_pairs, blocks.compare)
             slope = recompute(make, x, y, scale, tuple(rows), columns)
         x_grad = jnp.einsum("bc,cd->bd", slope, y, preferred_element_type=dtype)
         # Transposed, so that the long axis is contiguous in both operands and in the result.
@@ -329,9 +295,9 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Floa
             scale_grad = (x.astype(dtype) * x_grad).sum()
         return y_grad, ((scale * x_grad).astype(x.dtype), scale_grad)
 
-    rows = *map(plan.cut, (x, labels.row, row_lse, row, positive)), cosines
+    rows = *map(blocks.cut, (x, labels.row, row_lse, row, positive)), cosines
     start = vary_like(jnp.zeros(y.shape[::-1], dtype), x)
     y_grad, (x_grad, scale_grad) = jax.lax.scan(step, start, rows)
-    y_grad = scale * plan.shards.scatter_sum(y_grad.T)
-    scale_grad = plan.shards.sum(scale_grad.sum())
+    y_grad = scale * blocks.shards.scatter_sum(y_grad.T)
+    scale_grad = blocks.shards.sum(scale_grad.sum())
     return (x_grad.reshape(x.shape), y_grad.astype(y.dtype)), scale_grad

@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.arguments import check_arrays
 from big_align.losses.explicit_axes import on_any_mesh
-from big_align.losses.precision import wide
+from big_align.losses.rows import mean_over, wide
 from big_align.losses.targets import check_smoothing
 
 
@@ -52,7 +52,7 @@ def softmax_cross_entropy(
     each = -own
     if label_smoothing:  # without it, classes may be ruled out by a logit of -inf
         each = (1 - label_smoothing) * each - label_smoothing * log_probs.mean(axis=1)
-    return _mean_over(each, takes_part)
+    return mean_over(each, takes_part)
 
 
 def measure_batch(
@@ -73,11 +73,6 @@ def measure_batch(
     hit = (jnp.argmax(logits, axis=1) == label).astype(jnp.float32)
     outside = mask & (label >= logits.shape[1])
     return {
-        "accuracy": _mean_over(hit, takes_part),
+        "accuracy": mean_over(hit, takes_part),
         "labels_outside": outside.sum().astype(jnp.float32),
     }
-
-
-def _mean_over(values: Float[Array, " b"], counted: Bool[Array, " b"]) -> Float[Array, ""]:
-    total = jnp.where(counted, values, 0).sum()
-    return total / jnp.maximum(counted.sum(), 1).astype(values.dtype)

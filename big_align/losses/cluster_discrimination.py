@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.arguments import check_arrays
 from big_align.losses.explicit_axes import on_any_mesh
-from big_align.losses.precision import wide
+from big_align.losses.rows import mean_over, normalize_rows, wide
 
 LOSSES = ("mlcd", "mlc", "unicom")
 NEGATIVES = ("sampled", "drawn")
@@ -158,12 +158,6 @@ def log_sum(logits: Float[Array, "b n"], counted: Bool[Array, "b n"]) -> Float[A
     return jax.nn.logsumexp(jnp.where(counted, logits, LOWEST), axis=1)
 
 
-def average(each: Float[Array, " b"], takes_part: Bool[Array, " b"]) -> Float[Array, ""]:
-    """Returns the mean over the examples that take part, 0 if there are none."""
-    total = jnp.where(takes_part, each, 0).sum()
-    return total / jnp.maximum(takes_part.sum(), 1).astype(each.dtype)
-
-
 def _discriminate(
     loss: str,
     zimg: Float[Array, "b d"],
@@ -193,7 +187,7 @@ def _discriminate(
     cosine = jnp.einsum("bd,kd->bk", zimg, normalize_rows(centers.astype(dtype))[0])
     negative_sum = log_sum(scale * cosine, candidate & ~positive)
     positive_sum = log_sum(-scale * add_margin(cosine, margin), positive)
-    return average(combine(loss, negative_sum, positive_sum), takes_part)
+    return mean_over(combine(loss, negative_sum, positive_sum), takes_part)
 
 
 def _mark(labels: Int[Array, "b p"], k: int) -> Bool[Array, "b k"]:
@@ -201,13 +195,3 @@ def _mark(labels: Int[Array, "b p"], k: int) -> Bool[Array, "b k"]:
     inside = jnp.where((labels >= 0) & (labels < k), labels, k)
     marks = jnp.zeros((len(labels), k), bool)
     return marks.at[jnp.arange(len(labels))[:, None], inside].set(True, mode="drop")
-
-
-def normalize_rows(
-    rows: Float[Array, "n d"],
-) -> tuple[Float[Array, "n d"], Float[Array, "n 1"]]:
-    """Returns the directions of rows and one over their lengths; both 0 for a row of zeros."""
-    square = jnp.square(rows).sum(axis=1, keepdims=True)
-    zero = square <= jnp.finfo(jnp.float32).tiny
-    inverse = jnp.where(zero, 0, jax.lax.rsqrt(jnp.where(zero, 1, square)))
-    return rows * inverse, inverse

@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.arguments import check_arrays
 from big_align.losses.explicit_axes import on_any_mesh
-from big_align.losses.precision import wide
-from big_align.losses.targets import clear_masked, complete_targets
+from big_align.losses.rows import clear_masked, divide, mean_over, wide
+from big_align.losses.targets import check_smoothing, complete_targets
 
 
 @check_arrays
@@ -57,8 +57,9 @@ def contrastive_loss(
 
     Sources: ALIGN (Jia et al., 2021) eq. 1 and 2; UniCL (Yang et al., 2022) Algorithm 1.
     """
+    check_smoothing(label_smoothing)
     image_label, text_label, image_mask, text_mask = complete_targets(
-        zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing
+        zimg, ztxt, image_label, text_label, image_mask, text_mask
     )
     zimg, ztxt = clear_masked(zimg, image_mask), clear_masked(ztxt, text_mask)
     logits = compute_logits(zimg, ztxt, scale)
@@ -97,10 +98,8 @@ def _cross_entropy(
     positive, candidate = positive.astype(dtype), real.astype(dtype)
     positives = positive.sum(axis, keepdims=True)
     candidates = candidate.sum(axis, keepdims=True)
-    targets = (1 - label_smoothing) * positive / jnp.maximum(positives, 1)
-    targets += label_smoothing * candidate / jnp.maximum(candidates, 1)
+    targets = divide((1 - label_smoothing) * positive, positives)
+    targets += divide(label_smoothing * candidate, candidates)
     # A large finite number instead of -inf, so that 0 * log(0) and fully masked rows stay finite.
     log_probs = jax.nn.log_softmax(jnp.where(real, logits, -1e30), axis)
-    takes_part = positives.squeeze(axis) > 0
-    each = jnp.where(takes_part, -(targets * log_probs).sum(axis), 0)
-    return each.sum() / jnp.maximum(takes_part.sum(), 1).astype(dtype)
+    return mean_over(-(targets * log_probs).sum(axis), positives.squeeze(axis) > 0)

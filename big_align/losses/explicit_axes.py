@@ -10,7 +10,7 @@ carries must vary along the same axes before and after, and so must an argument 
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -38,7 +38,7 @@ def on_any_mesh(loss: Loss) -> Loss:
             return _call(loss, tree, rest, arrays)
         return _call_on_auto(loss, mesh, tree, rest, [_join_mesh(x) for x in arrays])
 
-    return call
+    return cast(Loss, call)
 
 
 def vary_like(tree: Any, like: Any) -> Any:

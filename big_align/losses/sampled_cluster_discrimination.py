@@ -31,15 +31,12 @@ from big_align.losses.cluster_discrimination import (
     LOSSES,
     LOWEST,
     add_margin,
-    average,
     check_range,
     combine,
     log_sum,
-    normalize_rows,
 )
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
-from big_align.losses.precision import wide
-from big_align.losses.targets import clear_masked
+from big_align.losses.rows import clear_masked, divide, mean_over, normalize_rows, wide
 from big_align.parallel.devices.rematerialization import recompute
 from big_align.parallel.shards import Shards, locate_rows
 
@@ -120,11 +117,11 @@ def sampled_cluster_loss(
         (row_mask, candidate),
         jnp.pad(columns, ((0, padding), (0, 0)), constant_values=-1),
     )
-    plan = _Plan(shards, blocks, scale)
+    plan = _Plan(blocks, scale)
     log_sums, cosines, total, among = _contrast(plan, *vary_like(split, split))
     cosines, among, own = cosines[:count], among[:count], columns >= 0
     positives = log_sum(-scale * add_margin(cosines, margin), own)
-    value = average(combine(loss, log_sums[:count], positives), takes_part)
+    value = mean_over(combine(loss, log_sums[:count], positives), takes_part)
 
     own_sum = jnp.where(own, cosines, 0).sum()
     # Positives that are also candidates are not negatives of their own examples.
@@ -132,16 +129,12 @@ def sampled_cluster_loss(
     pairs = candidate.sum().astype(dtype) * examples.astype(dtype) - among.sum().astype(dtype)
     pair_sum = (split[0].astype(dtype) * total).sum() - jnp.where(among, cosines, 0).sum()
     metrics = {
-        "positive_cosine": _divide(own_sum, own.sum()),
-        "negative_cosine": _divide(pair_sum, pairs),
-        "positives": _divide(own.sum().astype(dtype), examples),
-        "negatives": _divide(pairs, examples),
+        "positive_cosine": divide(own_sum, own.sum()),
+        "negative_cosine": divide(pair_sum, pairs),
+        "positives": divide(own.sum().astype(dtype), examples),
+        "negatives": divide(pairs, examples),
     }
     return value, jax.lax.stop_gradient(metrics)
-
-
-def _divide(total: Float[Array, ""], count: Array) -> Float[Array, ""]:
-    return total / jnp.maximum(count, 1).astype(total.dtype)
 
 
 def _mark_first(columns: Int[Array, "b p"]) -> Bool[Array, "b p"]:
@@ -159,7 +152,6 @@ Masks = tuple[Bool[Array, " n"], Bool[Array, " n"]]
 class _Plan:
     """How the work is split, and the scale; known at compile time."""
 
-    shards: Shards
     blocks: Blocks
     scale: float
 
@@ -175,7 +167,7 @@ class _Plan:
         padding = -count % size
         rows = jnp.pad(rows, ((0, padding), (0, 0)))
         real, candidate = (jnp.pad(mask, (0, padding)).reshape(-1, size) for mask in masks)
-        first = jnp.arange(0, len(rows), size, dtype=jnp.int32) + count * self.shards.index()
+        first = jnp.arange(0, len(rows), size, dtype=jnp.int32) + count * self.blocks.shards.index()
         return rows.reshape(-1, size, rows.shape[1]), (real, candidate), first
 
 
@@ -198,7 +190,7 @@ def _contrast(
       directions, and 1 for each positive that is a candidate.
     """
     split = zimg, rows, masks, columns
-    return plan.shards.run(functools.partial(_accumulate, plan), split, ())[1]
+    return plan.blocks.shards.run(functools.partial(_accumulate, plan), split, ())[1]
 
 
 def _forward_rule(
@@ -210,7 +202,7 @@ def _forward_rule(
 
 def _backward_rule(plan: _Plan, residuals: Any, cotangents: Found) -> tuple:
     *split, log_sums = residuals
-    grads, _ = plan.shards.run(
+    grads, _ = plan.blocks.shards.run(
         functools.partial(_differentiate, plan), tuple(split), (log_sums, *cotangents[:2])
     )
     return *grads, None, None
@@ -235,7 +227,7 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Found]:
     """Goes through the rows of one device and combines its sums with those of the others."""
     zimg, rows, masks, columns = split
     dtype, compare = wide(zimg.dtype), plan.blocks.compare
-    zimg, columns = plan.shards.gather(zimg), plan.shards.gather(columns)
+    zimg, columns = plan.blocks.shards.gather(zimg), plan.blocks.shards.gather(columns)
 
     def add(sums: tuple, block: tuple) -> tuple:
         negatives, cosines, total, among = sums
@@ -255,7 +247,7 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Found]:
         total += jnp.where(candidate[:, None], directions, 0).sum(axis=0)
         return negatives, cosines, total, among
 
-    def step(sums: tuple, block: tuple) -> tuple:
+    def step(sums: tuple, block: tuple) -> tuple[Any, Any]:
         # The space for positives is for the worst case, and mostly empty.
         return jax.lax.cond(block[1][0].any(), add, lambda sums, _: sums, sums, block), None
 
@@ -268,13 +260,14 @@ def _accumulate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, Found]:
     sums, _ = jax.lax.scan(step, vary_like(start, zimg), plan.cut(rows, masks))
     (peak, exponentials), cosines, total, among = sums
     if compare is not None:
-        own = locate_rows(columns, len(rows) * plan.shards.index(), len(rows))
+        own = locate_rows(columns, len(rows) * plan.blocks.shards.index(), len(rows))
         cosines = tile_functions.find_cosines(zimg, rows, own)
-    top = plan.shards.max(peak)
-    exponentials = plan.shards.sum(exponentials * jnp.exp(peak - top))
+    top = plan.blocks.shards.max(peak)
+    exponentials = plan.blocks.shards.sum(exponentials * jnp.exp(peak - top))
     # NaN stays NaN.
     log_sums = jnp.where(exponentials == 0, LOWEST, top + jnp.log(exponentials))
-    return (), (log_sums, *map(plan.shards.sum, (cosines, total, among)))
+    cosines, total, among = map(plan.blocks.shards.sum, (cosines, total, among))
+    return (), (log_sums, cosines, total, among)
 
 
 def _add_negatives(
@@ -293,7 +286,7 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, tupl
     """Computes the gradients of one device's examples and rows, block by block."""
     zimg, rows, masks, columns = split
     narrow, dtype = zimg.dtype, whole[0].dtype
-    zimg, columns = plan.shards.gather(zimg), plan.shards.gather(columns)
+    zimg, columns = plan.blocks.shards.gather(zimg), plan.blocks.shards.gather(columns)
     if plan.blocks.compare is None:
         zimg = zimg.astype(dtype)
 
@@ -308,14 +301,14 @@ def _differentiate(plan: _Plan, split: tuple, whole: tuple) -> tuple[tuple, tupl
         along = (grad * directions).sum(axis=1, keepdims=True)
         return zimg_grad, ((grad - along * directions) * inverse).astype(rows.dtype)
 
-    def step(zimg_grad: Float[Array, "b d"], block: tuple) -> tuple:
+    def step(zimg_grad: Float[Array, "b d"], block: tuple) -> tuple[Any, Any]:
         skip = lambda zimg_grad, block: (zimg_grad, jnp.zeros_like(block[0]))  # noqa: E731
         return jax.lax.cond(block[1][0].any(), pull, skip, zimg_grad, block)
 
     start = jnp.zeros_like(zimg, dtype)
     zimg_grad, row_grads = jax.lax.scan(step, start, plan.cut(rows, masks))
     row_grads = row_grads.reshape(-1, rows.shape[1])[: len(rows)]
-    return (plan.shards.scatter_sum(zimg_grad).astype(narrow), row_grads), ()
+    return (plan.blocks.shards.scatter_sum(zimg_grad).astype(narrow), row_grads), ()
 
 
 def _slopes(

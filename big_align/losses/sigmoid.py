@@ -12,7 +12,6 @@ a block of rows at a time on every device, and takes value and gradient from the
 which takes three matrix products. It keeps the gradients for the backward pass, but no logits.
 """
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -25,14 +24,8 @@ from big_align.losses.arguments import check_arrays
 from big_align.losses.blocks import Block, Blocks, choose_blocks
 from big_align.losses.contrastive import compute_cosines, compute_logits
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
-from big_align.losses.precision import wide
-from big_align.losses.targets import (
-    Labels,
-    clear_masked,
-    complete_targets,
-    pad_pairs,
-    rank_labels,
-)
+from big_align.losses.rows import clear_masked, divide, wide
+from big_align.losses.targets import Labels, arrange_pairs, complete_targets
 from big_align.losses.tile_functions import add_costs, judge_pairs
 from big_align.parallel.shards import Shards
 
@@ -73,7 +66,7 @@ def sigmoid_loss(
         labels.
     """
     image_label, text_label, image_mask, text_mask = complete_targets(
-        zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing=0.0
+        zimg, ztxt, image_label, text_label, image_mask, text_mask
     )
     zimg, ztxt = clear_masked(zimg, image_mask), clear_masked(ztxt, text_mask)
     logits = compute_logits(zimg, ztxt, scale)
@@ -81,7 +74,7 @@ def sigmoid_loss(
     positive = image_label[:, None] == text_label
     each = jax.nn.softplus(jnp.where(positive, -logits, logits))
     total = jnp.where(image_mask[:, None] & text_mask, each, 0).sum()
-    return total / jnp.maximum(image_mask.sum(), 1).astype(total.dtype)
+    return divide(total, image_mask.sum())
 
 
 @check_arrays
@@ -104,15 +97,9 @@ def blockwise_sigmoid_loss(
     Besides its arguments and their gradients, a device needs memory for a few blocks [block c] and
     for all texts [c d] with their gradient.
 
+    The other arguments are those of `sigmoid_loss`; embeddings are float32 or bfloat16.
+
     Args:
-      zimg: unit-length image embeddings, float32 or bfloat16.
-      ztxt: unit-length text embeddings.
-      scale: factor of the cosines.
-      bias: added to all logits.
-      image_label: a label per image; if None, image i and text i are the only positives.
-      text_label: a label per text; given if and only if `image_label` is.
-      image_mask: True on real images; None if all are.
-      text_mask: True on real texts; None if all are.
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
         `Shards(mesh, axes)`; None computes in one piece.
       block: rows of logits that a device computes at a time, or "tiles", as
@@ -124,36 +111,20 @@ def blockwise_sigmoid_loss(
     shards = Shards.over(mesh)
     dtype = zimg.dtype if zimg.dtype == ztxt.dtype else wide(zimg.dtype)
     blocks = choose_blocks("sigmoid loss", len(zimg), len(ztxt), shards, block, dtype)
-    targets = complete_targets(
-        zimg, ztxt, image_label, text_label, image_mask, text_mask, label_smoothing=0.0
+    zimg, ztxt, labels = arrange_pairs(
+        zimg, ztxt, image_label, text_label, image_mask, text_mask, blocks.multiples
     )
     if not len(zimg) or not len(ztxt):
         return jnp.zeros((), wide(zimg.dtype))  # there is nothing to cut into blocks
-    *_, image_mask, text_mask = targets
-    zimg, ztxt = clear_masked(zimg, image_mask), clear_masked(ztxt, text_mask)
-    labels = rank_labels(*targets, distinct=image_label is None)
-    plan = _Plan(shards, blocks)
-    zimg, ztxt, labels = pad_pairs(zimg, ztxt, labels, blocks.multiples(shards.size))
     scale, bias = (jnp.asarray(number, wide(zimg.dtype)) for number in (scale, bias))
     arguments = zimg, ztxt, scale, bias, labels
-    total = _sum_pairs(plan, *vary_like(arguments, arguments))
-    return total / jnp.maximum(image_mask.sum(), 1).astype(total.dtype)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Plan:
-    """How the work is split; known at compile time."""
-
-    shards: Shards
-    blocks: Blocks
-
-    def cut(self, x: Array) -> Array:
-        return x.reshape(self.blocks.count, -1, *x.shape[1:])
+    total = _sum_pairs(blocks, *vary_like(arguments, arguments))
+    return divide(total, (labels.row >= 0).sum())
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _sum_pairs(
-    plan: _Plan,
+    blocks: Blocks,
     zimg: Float[Array, "b d"],
     ztxt: Float[Array, "c d"],
     scale: Float[Array, ""],
@@ -161,22 +132,23 @@ def _sum_pairs(
     labels: Labels,
 ) -> Float[Array, ""]:
     """Returns the sum over all pairs, differentiable with respect to embeddings and numbers."""
-    return plan.shards.run(functools.partial(_add_up, plan), (zimg, ztxt, labels), (scale, bias))[1]
+    add_up = functools.partial(_add_up, blocks)
+    return blocks.shards.run(add_up, (zimg, ztxt, labels), (scale, bias))[1]
 
 
 def _forward_rule(
-    plan: _Plan, zimg: Array, ztxt: Array, scale: Array, bias: Array, labels: Labels
+    blocks: Blocks, zimg: Array, ztxt: Array, scale: Array, bias: Array, labels: Labels
 ) -> tuple[Float[Array, ""], Any]:
     """Computes the gradients right away, for a cotangent of 1."""
-    (zimg_grad, ztxt_grad), (total, scale_grad, bias_grad) = plan.shards.run(
-        functools.partial(_differentiate, plan), (zimg, ztxt, labels), (scale, bias)
+    (zimg_grad, ztxt_grad), (total, scale_grad, bias_grad) = blocks.shards.run(
+        functools.partial(_differentiate, blocks), (zimg, ztxt, labels), (scale, bias)
     )
     # An empty array records the type of each argument.
     types = tuple(jnp.zeros(0, x.dtype) for x in (zimg, ztxt, scale, bias))
     return total, ((zimg_grad, ztxt_grad, scale_grad, bias_grad), types)
 
 
-def _backward_rule(plan: _Plan, residuals: Any, cotangent: Float[Array, ""]) -> tuple:
+def _backward_rule(blocks: Blocks, residuals: Any, cotangent: Float[Array, ""]) -> tuple:
     grads = ((cotangent * grad).astype(like.dtype) for grad, like in zip(*residuals, strict=True))
     return *grads, None
 
@@ -211,22 +183,22 @@ def _judge(
     return slope.astype(x.dtype), _cost(logits, positive), slope.sum(), (slope * cosines).sum()
 
 
-def _add_up(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, Float[Array, ""]]:
+def _add_up(blocks: Blocks, split: tuple, numbers: tuple) -> tuple[tuple, Float[Array, ""]]:
     """Sums the pairs of one device's images, block by block, and then over the devices."""
     x, y, labels = split
-    y, y_label = plan.shards.gather((y, labels.column))
+    y, y_label = blocks.shards.gather((y, labels.column))
 
     def step(block: tuple) -> Float[Array, ""]:
         x, x_label = block
-        if plan.blocks.compare is not None:
-            return add_costs(plan.blocks.compare, x, y, numbers, x_label, y_label)
+        if blocks.compare is not None:
+            return add_costs(blocks.compare, x, y, numbers, x_label, y_label)
         return _cost(*_mask(compute_cosines(x, y), numbers, x_label, y_label))
 
-    costs = jax.lax.map(step, (plan.cut(x), plan.cut(labels.row)))
-    return (), plan.shards.sum(costs.sum())
+    costs = jax.lax.map(step, (blocks.cut(x), blocks.cut(labels.row)))
+    return (), blocks.shards.sum(costs.sum())
 
 
-def _differentiate(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, tuple]:
+def _differentiate(blocks: Blocks, split: tuple, numbers: tuple) -> tuple[tuple, tuple]:
     """Sums the pairs of one device's images, and computes its part of the gradients.
 
     Returns:
@@ -234,12 +206,12 @@ def _differentiate(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, tu
       and the gradients of the scale and of the bias.
     """
     x, y, labels = split
-    y, y_label = plan.shards.gather((y, labels.column))
+    y, y_label = blocks.shards.gather((y, labels.column))
     scale, dtype = numbers[0], wide(x.dtype)
 
-    def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple:
+    def step(y_grad: Float[Array, "d c"], block: tuple) -> tuple[Any, Any]:
         x, x_label = block
-        compare, pairs = plan.blocks.compare, (x, y, numbers, x_label, y_label)
+        compare, pairs = blocks.compare, (x, y, numbers, x_label, y_label)
         slope, *sums = _judge(*pairs) if compare is None else judge_pairs(compare, *pairs)
         x_grad = jnp.einsum("bc,cd->bd", slope, y, preferred_element_type=dtype)
         y_grad += jnp.einsum("bd,bc->dc", x, slope, preferred_element_type=dtype)
@@ -248,8 +220,8 @@ def _differentiate(plan: _Plan, split: tuple, numbers: tuple) -> tuple[tuple, tu
         return y_grad, (scale * x_grad, *sums)
 
     start = vary_like(jnp.zeros(y.shape[::-1], dtype), x)
-    y_grad, blocks = jax.lax.scan(step, start, (plan.cut(x), plan.cut(labels.row)))
-    x_grad, *sums = blocks
-    total, bias_grad, scale_grad = (plan.shards.sum(each.sum()) for each in sums)
-    y_grad = scale * plan.shards.scatter_sum(y_grad.T)
+    given = blocks.cut(x), blocks.cut(labels.row)
+    y_grad, (x_grad, *sums) = jax.lax.scan(step, start, given)
+    total, bias_grad, scale_grad = (blocks.shards.sum(each.sum()) for each in sums)
+    y_grad = scale * blocks.shards.scatter_sum(y_grad.T)
     return (x_grad.reshape(x.shape), y_grad), (total, scale_grad, bias_grad)

@@ -1,20 +1,26 @@
-"""Supervised contrast of embeddings with each other: the plain formula.
+"""Supervised contrast of embeddings with each other.
 
-It holds the full [n n] matrix several times over; `blockwise_supervised_contrastive` evaluates the
-same formula a few rows at a time.
+The plain formula holds the full [n n] matrix several times over. The blockwise one has the same
+numbers and gradients without it: each device gathers all embeddings and contrasts its own rows with
+them, one block at a time. A block keeps only its rows for the backward pass, where it is
+recomputed. Gathering is part of the differentiated function, so its transpose sums the gradients
+over the devices.
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.arguments import check_arrays
+from big_align.losses.blocks import count_blocks
 from big_align.losses.contrastive import compute_logits
 from big_align.losses.explicit_axes import on_any_mesh
-from big_align.losses.precision import wide
-from big_align.losses.targets import clear_masked
+from big_align.losses.rows import clear_masked, divide, mean_over, wide
+from big_align.parallel.devices.rematerialization import remat_body
+from big_align.parallel.shards import Shards
 
 _LOWEST = -1e30  # finite logit of non-candidates: a row without candidates has no NaN
 
@@ -44,7 +50,54 @@ def supervised_contrastive_loss(
     outside the logarithm), averaged over rows instead of summed.
     """
     rows = number_rows(z, label, mask)
-    return average_rows(*contrast_rows(rows, rows, scale))
+    return mean_over(*contrast_rows(rows, rows, scale))
+
+
+@check_arrays
+@on_any_mesh
+def blockwise_supervised_contrastive_loss(
+    z: Float[Array, "n d"],
+    label: Int[Array, " n"],
+    scale: Float[Array, ""] | float,
+    mask: Bool[Array, " n"] | None = None,
+    *,
+    mesh: Mesh | Shards | None = None,
+    block: int | None = None,
+) -> Float[Array, ""]:
+    """Returns what `supervised_contrastive_loss` returns, in less memory.
+
+    Besides its arguments, a device needs memory for a few blocks [block n] and for all embeddings
+    and their gradient, [n d] each.
+
+    The other arguments are those of `supervised_contrastive_loss`; embeddings are float32 or
+    bfloat16, and cosines add up in float32.
+
+    Args:
+      mesh: the devices that share the work, over all axes of a mesh, or over those of a
+        `Shards(mesh, axes)`; None computes in one piece.
+      block: rows of logits that a device computes at a time; None for 256 or, on GPUs, for as many
+        as make 256 MiB.
+
+    Raises:
+      ValueError: `block` is not positive.
+    """
+    shards = Shards.over(mesh)
+    blocks = count_blocks(len(z), len(z), shards, block)
+    if not len(z):
+        return jnp.zeros((), wide(z.dtype))  # there is nothing to cut into blocks
+    padding = -len(z) % (blocks * shards.size)
+    rows = jax.tree.map(
+        lambda x: jnp.pad(x, ((0, padding), *[(0, 0)] * (x.ndim - 1))), number_rows(z, label, mask)
+    )
+
+    def contrast(rows: "Rows", scale: Float[Array, ""]) -> tuple[tuple[Array, Array], tuple]:
+        others = shards.gather(rows)
+        cut = jax.tree.map(lambda x: x.reshape(blocks, -1, *x.shape[1:]), rows)
+        contrast_block = remat_body(lambda block: contrast_rows(block, others, scale))
+        each, takes_part = jax.lax.map(contrast_block, cut)
+        return (each.ravel(), takes_part.ravel()), ()
+
+    return mean_over(*shards.run(contrast, rows, jnp.asarray(scale, rows.z.dtype))[0])
 
 
 class Rows(NamedTuple):
@@ -82,9 +135,4 @@ def contrast_rows(
     logits = jnp.where(candidate, compute_logits(rows.z, others.z, scale), _LOWEST)
     surprise = jnp.where(positive, -jax.nn.log_softmax(logits), 0).sum(axis=1)
     positives = positive.sum(axis=1)
-    return surprise / jnp.maximum(positives, 1).astype(surprise.dtype), positives > 0
-
-
-def average_rows(each: Float[Array, " n"], takes_part: Bool[Array, " n"]) -> Float[Array, ""]:
-    """Returns the mean over the rows that take part; the others are 0."""
-    return each.sum() / jnp.maximum(takes_part.sum(), 1).astype(each.dtype)
+    return divide(surprise, positives), positives > 0

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.losses.arguments import check_arrays
 from big_align.losses.explicit_axes import on_any_mesh
+from big_align.losses.rows import clear_masked, divide, mean_over
 
 LOSSES = ("bce", "weighted_bce", "splc", "splc_focal")
 
@@ -74,9 +75,10 @@ def binary_cross_entropy(
     Returns:
       The sum over tags and mean over real rows, float32; 0 if there are none.
     """
-    logits = _clear(logits, mask)
+    logits = clear_masked(logits.astype(jnp.float32), mask)
     each = jax.nn.softplus(jnp.where(positive, -logits, logits))
-    return _average(each if weights is None else weights.astype(each.dtype) * each, mask)
+    each = each if weights is None else weights.astype(each.dtype) * each
+    return mean_over(each.sum(axis=1), mask)
 
 
 @check_arrays
@@ -105,10 +107,11 @@ def focal_cross_entropy(
     Returns:
       The sum over tags and mean over real rows, float32; 0 if there are none.
     """
-    logits = _clear(logits, mask)
+    logits = clear_masked(logits.astype(jnp.float32), mask)
     # Logits of the wrong answer.
     logits = jnp.where(given, margin - logits, jnp.where(found, -logits, logits))
-    return _average(jax.nn.sigmoid(logits) ** gamma * jax.nn.softplus(logits), mask)
+    each = jax.nn.sigmoid(logits) ** gamma * jax.nn.softplus(logits)
+    return mean_over(each.sum(axis=1), mask)
 
 
 @check_arrays
@@ -163,21 +166,11 @@ def measure_found(
       found; both over all tags of the batch together, and 0 if there are none.
     """
     count = lambda x: (x & mask[:, None]).sum().astype(jnp.float32)  # noqa: E731
-    metrics = {"tags_found": count(found) / jnp.maximum(mask.sum(), 1)}
+    metrics = {"tags_found": divide(count(found), mask.sum())}
     if true is None:
         return metrics
     right, missed = count(found & true), count(true & ~given)
     return metrics | {
-        "found_precision": right / jnp.maximum(count(found), 1),
-        "found_recall": right / jnp.maximum(missed, 1),
+        "found_precision": divide(right, count(found)),
+        "found_recall": divide(right, missed),
     }
-
-
-def _clear(logits: Float[Array, "b c"], mask: Bool[Array, " b"]) -> Float[Array, "b c"]:
-    """Returns zeros in masked rows, so that values there that are not finite have no effect."""
-    return jnp.where(mask[:, None], logits.astype(jnp.float32), 0)
-
-
-def _average(each: Float[Array, "b c"], mask: Bool[Array, " b"]) -> Float[Array, ""]:
-    rows = jnp.where(mask, each.sum(axis=1), 0)
-    return rows.sum() / jnp.maximum(mask.sum(), 1).astype(rows.dtype)

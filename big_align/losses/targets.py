@@ -6,6 +6,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.losses.rows import clear_masked, divide
+
 
 def complete_targets(
     zimg: Float[Array, "b d"],
@@ -14,14 +16,12 @@ def complete_targets(
     text_label: Int[Array, " c"] | None,
     image_mask: Bool[Array, " b"] | None,
     text_mask: Bool[Array, " c"] | None,
-    label_smoothing: float,
 ) -> tuple[Int[Array, " b"], Int[Array, " c"], Bool[Array, " b"], Bool[Array, " c"]]:
     """Checks the targets of a contrastive loss and fills in those left out.
 
     Raises:
       ValueError: as for `contrastive_loss`.
     """
-    check_smoothing(label_smoothing)
     if (image_label is None) != (text_label is None):
         raise ValueError("image_label and text_label must be given together or both be None")
     if image_label is None or text_label is None:
@@ -42,11 +42,6 @@ def check_smoothing(label_smoothing: float) -> None:
     """Raises a ValueError if a fraction of the target is not in [0, 1]."""
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
-
-
-def clear_masked(z: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Float[Array, "n d"]:
-    """Returns zeros in masked rows, so that values there that are not finite have no effect."""
-    return jnp.where(mask[:, None], z, 0)
 
 
 class Labels(NamedTuple):
@@ -92,13 +87,29 @@ def rank_labels(
     return Labels(jnp.where(image_mask, image_label, -1), jnp.where(text_mask, text_label, -2))
 
 
-def pad_pairs(
+def arrange_pairs(
     zimg: Float[Array, "b d"],
     ztxt: Float[Array, "c d"],
-    labels: Labels,
+    image_label: Int[Array, " b"] | None,
+    text_label: Int[Array, " c"] | None,
+    image_mask: Bool[Array, " b"] | None,
+    text_mask: Bool[Array, " c"] | None,
     multiples: tuple[int, int, int],
 ) -> tuple[Float[Array, "p e"], Float[Array, "q e"], Labels]:
-    """Appends masked examples and zeros up to multiples of images, of texts and of channels."""
+    """Clears masked examples, ranks labels, and appends masked examples and channels of zeros.
+
+    The other arguments are those of `contrastive_loss`.
+
+    Args:
+      multiples: of images, of texts and of channels, up to which there is padding.
+
+    Raises:
+      ValueError: as for `complete_targets`.
+    """
+    targets = complete_targets(zimg, ztxt, image_label, text_label, image_mask, text_mask)
+    labels = rank_labels(*targets, distinct=image_label is None)
+    zimg = zimg if image_mask is None else clear_masked(zimg, image_mask)
+    ztxt = ztxt if text_mask is None else clear_masked(ztxt, text_mask)
     rows, columns, channels = multiples
     images, texts, zeros = -len(zimg) % rows, -len(ztxt) % columns, -zimg.shape[1] % channels
     return (
@@ -111,9 +122,9 @@ def pad_pairs(
     )
 
 
-def average(counted: Bool[Array, " n"], dtype: DTypeLike) -> Float[Array, " n"]:
+def weigh_evenly(counted: Bool[Array, " n"], dtype: DTypeLike) -> Float[Array, " n"]:
     """Returns one over the number of counted entries for each of them, 0 for the others."""
-    return counted.astype(dtype) / jnp.maximum(counted.sum(), 1).astype(dtype)
+    return divide(counted.astype(dtype), counted.sum())
 
 
 def weigh_labels(
@@ -140,15 +151,15 @@ def weigh_labels(
     images, texts = count(labels.row, real_image), count(labels.column, real_text)
     queries = texts if text_queries is None else count(labels.column, real_text & text_queries)
     takes_part = real_image & (texts[labels.row] > 0)
-    row = average(takes_part, dtype)
+    row = weigh_evenly(takes_part, dtype)
     asked = (images > 0) & (queries > 0)
-    column = average(real_text & asked[labels.column], dtype)
+    column = weigh_evenly(real_text & asked[labels.column], dtype)
     # All texts that take part have the same weight, so the largest weight is that of each.
     fraction = jnp.where(takes_part, 1 - label_smoothing, 0).astype(dtype)
     column_fraction = jnp.where(asked[labels.row], fraction * column.max(), 0)
     return Weights(
         row,
         column,
-        fraction * row / jnp.maximum(texts[labels.row], 1).astype(dtype),
-        column_fraction / jnp.maximum(images[labels.row], 1).astype(dtype),
+        divide(fraction * row, texts[labels.row]),
+        divide(column_fraction, images[labels.row]),
     )

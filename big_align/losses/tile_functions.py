@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.losses.cluster_discrimination import normalize_rows
-from big_align.losses.precision import wide
+from big_align.losses.rows import normalize_rows, wide
 from big_align.parallel.kernels.pair_tiles import Results, Sides, TileFunction, spread
 
 Compare = Callable[[TileFunction, Array, Array, Sides], Results]
@@ -107,7 +106,7 @@ def differentiate_pairs(
     (x_label, row_lse, *row), (y_label, column_lse, column) = rows, columns
     row_sides = x_label, row_lse * _LOG2E, *row
     column_sides = y_label, column_lse * _LOG2E, column
-    return compare(_DIFFERENTIATE, x, y, Sides((scale * _LOG2E,), row_sides, column_sides)).tile
+    return compare(_DIFFERENTIATE, x, y, Sides((scale * _LOG2E,), row_sides, column_sides)).stored
 
 
 def _judge(products: Array, numbers: tuple, rows: tuple, columns: tuple) -> Results:
@@ -153,7 +152,7 @@ def judge_pairs(
     """
     made = compare(_JUDGE, x, y, Sides(numbers, (x_label,), (y_label,)))
     cost, slope = made.rows
-    return made.tile, cost.sum(), slope.sum()
+    return made.stored, cost.sum(), slope.sum()
 
 
 def add_costs(
@@ -254,4 +253,4 @@ def differentiate_negatives(
     # Without negatives it is the lowest number, and nothing is left of the difference to it.
     log_sum = jnp.where(log_sum < _LOWEST / 2, 0, log_sum * _LOG2E)
     rows, columns = (log_sum, scale * slope), (candidate.astype(jnp.int32),)
-    return compare(_PULL, z, directions, Sides((scale * _LOG2E,), rows, columns)).tile
+    return compare(_PULL, z, directions, Sides((scale * _LOG2E,), rows, columns)).stored

@@ -1,12 +1,13 @@
 """BERT (Devlin et al., 2019) and RoBERTa: transformers with normalization after every branch."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.models.parts import attention, blocks, layers, transformer
+from big_align.models.parts import attention, layers, transformer
+from big_align.models.parts.narrow import LayerNorm
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "mini": (256, 4, 1024, 4),
@@ -30,6 +31,7 @@ class BertBlock(nn.Module):
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
       way: how attention is computed, a name in `attention_ways.WAYS`.
+      keys: number of the first tokens that are attended to, without a mask; None for all.
     """
 
     heads: int
@@ -39,26 +41,26 @@ class BertBlock(nn.Module):
     layer_norm_eps: float
     dtype: str
     way: str = "auto"
+    keys: int | None = None
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b l c"], mask: Bool[Array, "b l"], train: bool
+        self, x: Float[Array, "b l c"], mask: Bool[Array, "b l"], angles: None, train: bool
     ) -> Float[Array, "b l c"]:
-        """Transforms tokens."""
+        """Transforms tokens; positions are part of them, so there are no angles."""
 
         def join(x, branch, name):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
-            return layers.layer_norm(self.layer_norm_eps, self.dtype, name)(x + branch)
+            return LayerNorm(self.layer_norm_eps, self.dtype, name=name)(x + branch)
 
-        attend = attention.SelfAttention(
-            self.heads, self.dropout, self.dtype, way=self.way, name="attention"
-        )
+        how = dict(way=self.way, keys=self.keys, name="attention")
+        attend = attention.SelfAttention(self.heads, self.dropout, self.dtype, **how)
         x = join(x, attend(x, mask, train), "attention_norm")
         mlp = layers.MlpBlock(self.mlp_dim, self.activation, self.dtype, name="mlp")
         return join(x, mlp(x), "mlp_norm")
 
 
-class Bert(nn.Module):
+class Bert(transformer.TextTransformer):
     """BERT as a text tower.
 
     Texts have one segment, so only the embedding of segment 0 is kept. There is no pooler: ALIGN
@@ -66,54 +68,17 @@ class Bert(nn.Module):
 
     Args:
       variant: "mini", "medium", "base" or "large".
-      width: width of the tokens, instead of the variant's; likewise for the next three.
-      depth: number of blocks.
-      mlp_dim: hidden width of the perceptrons.
-      heads: number of attention heads.
-      vocab_size: number of token ids.
-      max_length: number of positions.
       dropout: rate on embeddings, attention weights and every branch.
-      activation: "gelu" (exact), "gelu_tanh" or "quick_gelu".
       pool: "cls" for the first token's output, "mean" for the mean over real tokens.
-      layer_norm_eps: added to the variance.
-      dtype: name of the type of the computation.
-      remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
-        (all but products), "full", or "auto", the least of these that fits.
-      scan: whether equal blocks run in a loop; None: on several GPUs, if they recompute anything.
-      attention: how attention is computed, a name in `kernels.attention_ways.WAYS`.
     """
 
     variant: str = "base"
-    width: int | None = None
-    depth: int | None = None
-    mlp_dim: int | None = None
-    heads: int | None = None
+    dropout: float = 0.1
+    layer_norm_eps: float = 1e-12
     vocab_size: int = 30522
     max_length: int = 512
-    dropout: float = 0.1
-    activation: str = "gelu"
     pool: str = "cls"
-    layer_norm_eps: float = 1e-12
-    dtype: str = "float32"
-    remat: str | bool = "none"
-    scan: bool | None = None
-    attention: str = "auto"
-
-    @property
-    def resolved(self) -> dict[str, Any]:
-        """Width, depth, mlp_dim and heads: the variant's, unless given."""
-        published = layers.choose("variant", self.variant, VARIANTS)
-        return transformer.resolve_sizes(self, published)
-
-    @property
-    def stage_depths(self) -> tuple[int, ...]:
-        """Number of blocks, which are one stage."""
-        return (self.resolved["depth"],)
-
-    @property
-    def output_dim(self) -> int:
-        """Width of the pooled features."""
-        return self.resolved["width"]
+    variants: ClassVar = VARIANTS
 
     @nn.compact
     def __call__(
@@ -135,22 +100,8 @@ class Bert(nn.Module):
         """
         layers.choose("pool", self.pool, {"cls": None, "mean": None})
         x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text, text_mask))
-
-        sizes = self.resolved
         tokens, dropped = attention.Tokens(x, text_mask, None), train and self.dropout > 0
-        tokens = attention.pad_tokens(tokens, sizes["heads"], dropped, False, self.attention)
-        settings = dict(
-            heads=sizes["heads"],
-            mlp_dim=sizes["mlp_dim"],
-            activation=self.activation,
-            dropout=self.dropout,
-            layer_norm_eps=self.layer_norm_eps,
-            dtype=self.dtype,
-            way=self.attention,
-        )
-        each = [settings] * sizes["depth"]
-        x = blocks.run_blocks(self, BertBlock, each, tokens.x, tokens.mask, train=train)
-        x = x[:, : text.shape[1]]
+        x = self.run_blocks(BertBlock, tokens, {}, train=train, dropped=dropped)
         if self.pool == "cls":
             return x[:, 0], x
         # Counts and sums need float32: bfloat16 has no number between 256 and 258.
@@ -161,13 +112,11 @@ class Bert(nn.Module):
     def _embed(
         self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"]
     ) -> Float[Array, "b l c"]:
-        width = self.resolved["width"]
-        transformer.check_length(text.shape[1], self.max_length)
-        words = transformer.token_embedding(self.vocab_size, width, self.dtype)(text)
-        positions = self._positions(text_mask)
-        segment = self.param("token_type_embedding", layers.truncated_normal, (width,))
+        words, positions = self.look_up(text), self._positions(text_mask)
+        shape = (self.output_dim,)
+        segment = self.param("token_type_embedding", layers.truncated_normal, shape)
         x = layers.add_weight(words, positions + segment)
-        return layers.layer_norm(self.layer_norm_eps, self.dtype, "embedding_norm")(x)
+        return LayerNorm(self.layer_norm_eps, self.dtype, name="embedding_norm")(x)
 
     def _positions(
         self, text_mask: Bool[Array, "b l"]
@@ -176,7 +125,7 @@ class Bert(nn.Module):
         return self._position_table(self.max_length)[: text_mask.shape[1]]
 
     def _position_table(self, rows: int) -> Float[Array, "rows c"]:
-        shape = rows, self.resolved["width"]
+        shape = rows, self.output_dim
         return jnp.asarray(self.param("position_embedding", transformer.init_positions, shape))
 
 

@@ -63,6 +63,10 @@ class DualEncoder(nn.Module):
     advance. A locked module within a tower runs in evaluation mode, too; whether its parameters
     are trained is up to the optimizer.
 
+    Its methods take `image`, uint8, or float and already standardized; `text`, token ids, with
+    `text_mask`, True on real tokens; and `train`, the mode of towers and projections. They return
+    features, not normalized, and embeddings, of unit length, both float32.
+
     Args:
       image: the image tower.
       text: the text tower; None for none.
@@ -133,28 +137,15 @@ class DualEncoder(nn.Module):
     def image_features(
         self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False
     ) -> Float[Array, "b f"]:
-        """Returns what the image tower pools, before any projection, not normalized.
-
-        Args:
-          image: uint8, or float and already standardized.
-          train: training mode of the tower.
-
-        Returns:
-          Features, float32.
-        """
+        """Returns what the image tower pools, before any projection, not normalized."""
         return self.image_tokens(image, train)[0]
 
     def image_tokens(
         self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False
     ) -> tuple[Float[Array, "b f"], Float[Array, "b t c"]]:
-        """Returns what the image tower pools, and its features at every position.
+        """Returns what the image tower pools, and its features at every position, row by row.
 
-        Args:
-          image: uint8, or float and already standardized.
-          train: training mode of the tower.
-
-        Returns:
-          Features, float32, and spatial tokens, row by row, in the precision of the tower.
+        The latter have the precision of the tower.
         """
         image = normalize_image(image, self.image_mean, self.image_std)
         features, tokens = self._run("image", image, train=train)
@@ -163,29 +154,13 @@ class DualEncoder(nn.Module):
     def encode_image(
         self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False
     ) -> Float[Array, "b d"]:
-        """Embeds images.
-
-        Args:
-          image: uint8, or float and already standardized.
-          train: training mode of the tower.
-
-        Returns:
-          `zimg`, float32 and of unit length.
-        """
+        """Embeds images."""
         return self.embed_features(self.image_features(image, train), train)
 
     def embed_features(
         self, features: Float[Array, "b f"], train: bool = False
     ) -> Float[Array, "b d"]:
-        """Maps pooled features of images to embeddings: the second half of `encode_image`.
-
-        Args:
-          features: pooled features of the image tower.
-          train: training mode of the projection.
-
-        Returns:
-          `zimg`, float32 and of unit length.
-        """
+        """Maps pooled features of images to embeddings: the second half of `encode_image`."""
         features = self.drop_image(features, deterministic=not train)
         return normalize(self.project_image(features) if self.image_projection else features)
 
@@ -193,14 +168,6 @@ class DualEncoder(nn.Module):
         self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"], train: bool = False
     ) -> Float[Array, "b f"]:
         """Returns what the text tower pools, before the projection, not normalized.
-
-        Args:
-          text: token ids.
-          text_mask: True on real tokens.
-          train: training mode of the tower.
-
-        Returns:
-          Features, float32.
 
         Raises:
           ValueError: there is no text tower.
@@ -218,14 +185,6 @@ class DualEncoder(nn.Module):
     ) -> Float[Array, "b d"]:
         """Embeds texts.
 
-        Args:
-          text: token ids.
-          text_mask: True on real tokens.
-          train: training mode of the tower.
-
-        Returns:
-          `ztxt`, float32 and of unit length.
-
         Raises:
           ValueError: there is no text tower.
         """
@@ -234,15 +193,7 @@ class DualEncoder(nn.Module):
     def embed_text_features(
         self, features: Float[Array, "b f"], train: bool = False
     ) -> Float[Array, "b d"]:
-        """Maps pooled features of texts to embeddings: the second half of `encode_text`.
-
-        Args:
-          features: pooled features of the text tower.
-          train: training mode of the projection.
-
-        Returns:
-          `ztxt`, float32 and of unit length.
-        """
+        """Maps pooled features of texts to embeddings: the second half of `encode_text`."""
         features = self.drop_text(features, deterministic=not train)
         return normalize(self.project_text(features) if self.text_projection else features)
 
@@ -254,15 +205,6 @@ class DualEncoder(nn.Module):
         train: bool = False,
     ) -> tuple[Float[Array, "b d"], Float[Array, "n d"]]:
         """Embeds images and texts.
-
-        Args:
-          image: uint8, or float and already standardized.
-          text: token ids.
-          text_mask: True on real tokens.
-          train: training mode of the towers.
-
-        Returns:
-          `zimg` and `ztxt`, float32 and of unit length.
 
         Raises:
           ValueError: there is no text tower.

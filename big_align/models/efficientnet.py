@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from big_align.models.parts import blocks, layer_weights, layers
 from big_align.models.parts.convolution import Convolution
 from big_align.models.parts.depthwise import depthwise_conv
+from big_align.models.parts.tower import Tower
 
 VARIANTS = {  # width, depth, dropout before the classifier
     "b0": (1.0, 1.0, 0.2),
@@ -139,7 +140,7 @@ def _pointwise_conv(channels: int, name: str, dtype: str, use_bias: bool = False
     )
 
 
-class EfficientNet(nn.Module):
+class EfficientNet(Tower):
     """EfficientNet as an image tower.
 
     ALIGN uses it "with global pooling, without training the 1x1 conv layer in the classification
@@ -164,10 +165,6 @@ class EfficientNet(nn.Module):
       fixed_statistics: whether to normalize by the running batch-norm statistics in training too,
         and leave them unchanged; for towers that start from weights.
       momentum: momentum of the running batch-norm statistics.
-      dtype: name of the type of the computation.
-      remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
-        (all but products), "full", or "auto", the least of these that fits.
-      scan: whether equal blocks run in a loop; None: on several GPUs, if they recompute anything.
     """
 
     variant: str = "b0"
@@ -181,9 +178,6 @@ class EfficientNet(nn.Module):
     group_size: int | None = None
     fixed_statistics: bool = False
     momentum: float = 0.99
-    dtype: str = "float32"
-    remat: str | bool = "none"
-    scan: bool | None = None
 
     @property
     def coefficients(self) -> tuple[float, float, float]:

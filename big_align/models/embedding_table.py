@@ -62,6 +62,6 @@ class EmbeddingTable(nn.Module):
         Raises:
           ValueError: a text has more than one token.
         """
-        transformer.check_length(text.shape[1], self.max_length)
-        x = transformer.token_embedding(self.vocab_size, self.width, self.dtype)(text)
+        sizes = self.max_length, self.vocab_size, self.width
+        x = transformer.look_up_tokens(text, *sizes, self.dtype)
         return x[:, 0], x

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from big_align.models.parts import attention, layer_weights, layers
+from big_align.models.parts.narrow import LayerNorm
 
 
 class CrossAttention(nn.Module):
@@ -96,7 +97,7 @@ class MLDecoder(nn.Module):
             raise ValueError(f"groups={self.groups} must be at least 1")
 
         def norm(name: str):
-            return layers.layer_norm(self.layer_norm_eps, self.dtype, name)
+            return LayerNorm(self.layer_norm_eps, self.dtype, name=name)
 
         def drop(x):
             return nn.Dropout(self.dropout, deterministic=not train)(x)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from big_align.models.parts import blocks, layers
 from big_align.models.parts.convolution import Convolution
+from big_align.models.parts.tower import Tower
 
 VARIANTS = {  # block, blocks of each stage
     "18": ("basic", (2, 2, 2, 2)),
@@ -62,7 +63,7 @@ class ResidualBlock(nn.Module):
         return nn.relu(x + layers.DropPath(self.drop_path)(y, train))
 
 
-class ResNet(nn.Module):
+class ResNet(Tower):
     """ResNet as an image tower.
 
     Args:
@@ -79,10 +80,6 @@ class ResNet(nn.Module):
         and leave them unchanged; for towers that start from weights.
       momentum: momentum of the running batch-norm statistics.
       epsilon: added to batch-norm variances.
-      dtype: name of the type of the computation.
-      remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
-        (all but products), "full", or "auto", the least of these that fits.
-      scan: whether equal blocks run in a loop; None: on several GPUs, if they recompute anything.
     """
 
     variant: str = "50"
@@ -96,9 +93,6 @@ class ResNet(nn.Module):
     fixed_statistics: bool = False
     momentum: float = 0.9
     epsilon: float = 1e-5
-    dtype: str = "float32"
-    remat: str | bool = "none"
-    scan: bool | None = None
 
     @property
     def resolved(self) -> dict[str, Any]:

@@ -16,6 +16,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from big_align.models.parts import attention, blocks, layers
+from big_align.models.parts.narrow import Fork, LayerNorm
+from big_align.models.parts.tower import Tower
 
 VARIANTS = {  # width, blocks and heads of each stage
     "tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),
@@ -156,9 +158,9 @@ class SwinBlock(nn.Module):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
             return x + layers.DropPath(self.drop_path)(branch, train)
 
-        x, y = layers.fork_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
+        x, y = Fork(self.layer_norm_eps, self.dtype, name="attention_norm")(x)
         x = join(x, self._attend(y))
-        x, y = layers.fork_norm(self.layer_norm_eps, self.dtype, "mlp_norm")(x)
+        x, y = Fork(self.layer_norm_eps, self.dtype, name="mlp_norm")(x)
         hidden = MLP_RATIO * x.shape[-1]
         return join(x, layers.MlpBlock(hidden, self.activation, self.dtype, name="mlp")(y))
 
@@ -200,13 +202,13 @@ class Merge(nn.Module):
         x = jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)))
         # Columns outermost: the order in which the published weights expect the four tokens.
         x = einops.rearrange(x, "b (h p) (w q) c -> b h w (q p c)", p=2, q=2)
-        x = layers.layer_norm(self.layer_norm_eps, self.dtype, "norm")(x)
+        x = LayerNorm(self.layer_norm_eps, self.dtype, name="norm")(x)
         axes = "channels_in", "embed"
         dense = layers.Dense(2 * channels, axes, dtype=self.dtype, name="reduce", use_bias=False)
         return dense(x)
 
 
-class Swin(nn.Module):
+class Swin(Tower):
     """Swin transformer as an image tower, for images of any size.
 
     Args:
@@ -219,10 +221,6 @@ class Swin(nn.Module):
       drop_path: rate of stochastic depth at the last block, growing linearly from 0 at the first.
       activation: "gelu" (exact), "gelu_tanh" or "quick_gelu".
       layer_norm_eps: added to the variance.
-      dtype: name of the type of the computation.
-      remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
-        (all but products), "full", or "auto", the least of these that fits.
-      scan: whether equal blocks run in a loop; None: on several GPUs, if they recompute anything.
       attention: how attention is computed, a name in `kernels.attention_ways.WAYS`.
     """
 
@@ -235,9 +233,6 @@ class Swin(nn.Module):
     drop_path: float = 0.0
     activation: str = "gelu"
     layer_norm_eps: float = 1e-5
-    dtype: str = "float32"
-    remat: str | bool = "none"
-    scan: bool | None = None
     attention: str = "auto"
 
     @property
@@ -305,7 +300,7 @@ class Swin(nn.Module):
             x = blocks.run_blocks(self, SwinBlock, settings, x, start=number, train=train)
             number += depth
             x = x.reshape(x.shape[0], *grid, -1)
-        x = layers.layer_norm(self.layer_norm_eps, self.dtype, "final_norm")(x)
+        x = LayerNorm(self.layer_norm_eps, self.dtype, name="final_norm")(x)
         return x.mean((1, 2)), x.reshape(x.shape[0], -1, x.shape[-1])
 
     def _embed(self, image: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
@@ -314,4 +309,4 @@ class Swin(nn.Module):
         x = einops.rearrange(x, "b (h p) (w q) c -> b h w (p q c)", p=PATCH, q=PATCH)
         width, axes = self.resolved["width"], ("channels_in", "embed")
         x = layers.Dense(width, axes, dtype=self.dtype, name="patch_embedding")(x)
-        return layers.layer_norm(self.layer_norm_eps, self.dtype, "patch_norm")(x)
+        return LayerNorm(self.layer_norm_eps, self.dtype, name="patch_norm")(x)

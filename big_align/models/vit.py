@@ -1,7 +1,7 @@
 """Vision transformers, pre-norm: the original (Dosovitskiy et al., 2021), CLIP's and MLCD's."""
 
 import re
-from typing import Any
+from typing import ClassVar
 
 import einops
 import flax.linen as nn
@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from big_align.models.parts import attention, blocks, layers, transformer
+from big_align.models.parts import attention, layers, transformer
+from big_align.models.parts.narrow import LayerNorm
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "ti": (192, 12, 768, 3),
@@ -52,7 +53,7 @@ def grid_angles(rows: int, columns: int, head_dim: int) -> Float[np.ndarray, "t 
     return np.concatenate(angles, axis=1).astype(np.float32)
 
 
-class ViT(nn.Module):
+class ViT(transformer.Transformer):
     """Vision transformer as an image tower.
 
     CLIP's has `input_norm=True, patch_bias=False, layer_norm_eps=1e-5` and OpenAI's weights
@@ -60,43 +61,21 @@ class ViT(nn.Module):
 
     Args:
       variant: size and patch, such as "b/16": "ti", "s", "b", "l" or "h", and pixels.
-      width: width of the tokens, instead of the variant's; likewise for the next three.
-      depth: number of blocks.
-      mlp_dim: hidden width of the perceptrons.
-      heads: number of attention heads.
       pool: "cls" for the class token's output, "mean" for the mean over patches, without it.
       positions: "learned", a table added to the tokens; or "rotary", angles in attention, for
         images of any size. The class token then has learned angles of its own.
       patch_bias: whether the patch embedding has a bias.
       input_norm: whether tokens are normalized before the first block.
-      dropout: rate after the embedding and at the end of every branch.
       drop_path: rate of stochastic depth at the last block, growing linearly from 0 at the first.
-      activation: "gelu" (exact), "gelu_tanh" or "quick_gelu".
-      layer_norm_eps: added to the variance.
-      dtype: name of the type of the computation.
-      remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
-        (all but products), "full", or "auto", the least of these that fits.
-      scan: whether equal blocks run in a loop; None: on several GPUs, if they recompute anything.
-      attention: how attention is computed, a name in `kernels.attention_ways.WAYS`.
     """
 
     variant: str = "b/16"
-    width: int | None = None
-    depth: int | None = None
-    mlp_dim: int | None = None
-    heads: int | None = None
     pool: str = "cls"
     positions: str = "learned"
     patch_bias: bool = True
     input_norm: bool = False
-    dropout: float = 0.0
     drop_path: float = 0.0
-    activation: str = "gelu"
-    layer_norm_eps: float = 1e-6
-    dtype: str = "float32"
-    remat: str | bool = "none"
-    scan: bool | None = None
-    attention: str = "auto"
+    variants: ClassVar = VARIANTS
 
     @property
     def patch(self) -> int:
@@ -104,20 +83,9 @@ class ViT(nn.Module):
         return int(self._split_variant()[1])
 
     @property
-    def resolved(self) -> dict[str, Any]:
-        """Width, depth, mlp_dim and heads: the variant's, unless given."""
-        published = layers.choose("variant", self._split_variant()[0], VARIANTS)
-        return transformer.resolve_sizes(self, published)
-
-    @property
-    def stage_depths(self) -> tuple[int, ...]:
-        """Number of blocks, which are one stage."""
-        return (self.resolved["depth"],)
-
-    @property
-    def output_dim(self) -> int:
-        """Width of the pooled features."""
-        return self.resolved["width"]
+    def size(self) -> str:
+        """The variant without its patch."""
+        return self._split_variant()[0]
 
     def _split_variant(self) -> tuple[str, str]:
         match = re.fullmatch(r"(\w+)/([1-9]\d*)", self.variant)
@@ -147,29 +115,12 @@ class ViT(nn.Module):
         layers.choose("positions", self.positions, POSITIONS)
         x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(image))
         if self.input_norm:
-            x = layers.layer_norm(self.layer_norm_eps, self.dtype, "input_norm")(x)
+            x = LayerNorm(self.layer_norm_eps, self.dtype, name="input_norm")(x)
         angles = self._angles(image) if self.positions == "rotary" else None
 
-        sizes, count = self.resolved, x.shape[1]
-        tokens = attention.Tokens(x, None, angles)
-        tokens = attention.pad_tokens(tokens, sizes["heads"], False, False, self.attention)
-        settings = dict(
-            heads=sizes["heads"],
-            mlp_dim=sizes["mlp_dim"],
-            activation=self.activation,
-            dropout=self.dropout,
-            layer_norm_eps=self.layer_norm_eps,
-            dtype=self.dtype,
-            way=self.attention,
-            keys=tokens.keys,
-        )
-        last = max(sizes["depth"] - 1, 1)
-        each = [settings | {"drop_path": self.drop_path * i / last} for i in range(sizes["depth"])]
-        block_class = transformer.TransformerBlock
-        x = blocks.run_blocks(self, block_class, each, tokens.x, None, tokens.angles, train=train)[
-            :, :count
-        ]
-        x = layers.layer_norm(self.layer_norm_eps, self.dtype, "final_norm")(x)
+        tokens, block_class = attention.Tokens(x, None, angles), transformer.TransformerBlock
+        x = self.run_blocks(block_class, tokens, {}, train=train, drop_path=self.drop_path)
+        x = LayerNorm(self.layer_norm_eps, self.dtype, name="final_norm")(x)
         return (x[:, 0], x[:, 1:]) if self.pool == "cls" else (x.mean(1), x)
 
     def _embed(self, image: Float[Array, "b h w 3"]) -> Float[Array, "b l c"]:

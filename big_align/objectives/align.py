@@ -54,5 +54,5 @@ class Align(ComposedObjective):
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns the sum of both directions (eq. 1 + eq. 2)."""
         scale = self.scale(params)
-        directions = self.contrast(scale, outputs, batch)
-        return sum(directions), describe_directions(directions, scale)
+        image_to_text, text_to_image = directions = self.contrast(scale, outputs, batch)
+        return image_to_text + text_to_image, describe_directions(directions, scale)

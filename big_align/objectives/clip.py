@@ -31,6 +31,9 @@ class Clip(ComposedObjective):
       ValueError: a value is out of range.
     """
 
+    locked: tuple[str, ...] = ()
+    """Towers that are locked besides those that the model locks."""
+
     def __init__(
         self,
         model: DualEncoder,
@@ -41,6 +44,7 @@ class Clip(ComposedObjective):
         direction: str = "both",
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
+        model = model.clone(locked=tuple(dict.fromkeys((*self.locked, *model.locked))))
         super().__init__(TwoTowers(model), mesh, LogScale(temperature, min_temperature))
         self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes, direction)
 

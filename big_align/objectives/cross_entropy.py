@@ -13,7 +13,7 @@ from big_align.core.nodes import Given
 from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
 from big_align.losses.classification import measure_batch, softmax_cross_entropy
 from big_align.models.dual_encoder import DualEncoder, normalize
-from big_align.objectives.parts.classifier import init_classifier, make_classifier
+from big_align.objectives.parts.classifier import init_classifier, make_classifier, run_layer
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.encoders import ImageTower
 from big_align.objectives.parts.temperature import LogScale, check_bounds
@@ -81,9 +81,9 @@ class CrossEntropy(ComposedObjective):
         """Returns the logits of the softmax."""
         weights = params["classifier"]
         if not self.log_scale:
-            return self.classifier.apply({"params": weights}, features)
+            return run_layer(self.classifier, weights, features)
         weights = {"kernel": normalize(weights["kernel"].T).T}
-        cosine = self.classifier.apply({"params": weights}, normalize(features))
+        cosine = run_layer(self.classifier, weights, normalize(features))
         return self.log_scale.scale(params) * cosine
 
     def loss(

@@ -6,6 +6,8 @@ of its class, a captioned image's positives are its own captions, and the candid
 texts of all classes and all captions of the batch (eq. 6).
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -95,7 +97,7 @@ class Iclip(ComposedObjective):
     def _encode_classes(self, params: Params, rng: PRNGKeyArray | None) -> Float[Array, "p d"]:
         """Embeds the texts of all classes; in evaluation mode if `rng` is None."""
 
-        def encode_text(params: Params, text: Array, text_mask: Array, key: Array | None) -> Array:
+        def encode_text(params: Params, text: Array, text_mask: Array, key: Array | None) -> Any:
             return self.model.apply(
                 {"params": params},
                 text,
@@ -128,8 +130,8 @@ class Iclip(ComposedObjective):
         )
         captioned = captions.any(axis=1).sum()
         seen = jnp.zeros(num_classes, bool).at[label].max(labeled, mode="drop").sum()
-        queries = {"both": captioned, "image_to_text": 0, "all": captioned + seen}[self.direction]
-        fraction = queries / jnp.maximum(labeled.sum() + captioned, 1)
+        queries: Any = {"both": captioned, "image_to_text": 0, "all": captioned + seen}
+        fraction = queries[self.direction] / jnp.maximum(labeled.sum() + captioned, 1)
         outside = (batch["mask"] & (label >= num_classes)).sum().astype(jnp.float32)
         metrics = describe_directions(directions, scale) | {"labels_outside": outside}
         return image_to_text + fraction * text_to_image, metrics
@@ -140,7 +142,7 @@ class Iclip(ComposedObjective):
         of_captions: Float[Array, "b *k d"],
         own_label: Int[Array, " b"],
         captions: Bool[Array, "b k"],
-    ) -> dict[str, Array]:
+    ) -> dict[str, Any]:
         """Returns the text arguments of the loss, for the classes and the captions of the batch."""
         texts = {
             "ztxt": (of_classes, of_captions.reshape(captions.size, -1)),

@@ -20,6 +20,8 @@ Eq. 7 is the plain sum of both losses. The authors' code divides each loss by it
 both weigh the same however large they are, and takes the mean over tags instead of eq. 1's sum.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -32,7 +34,7 @@ from big_align.losses.tag_recognition import mark_tags, measure_found, tag_recog
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import Contrast, describe_directions
-from big_align.objectives.parts.encoders import TwoTowers
+from big_align.objectives.parts.encoders import Encoder, TwoTowers
 from big_align.objectives.parts.tag_recognizer import (
     DISCOVERY,
     RECOGNIZER,
@@ -102,7 +104,9 @@ class Idea(ComposedObjective):
         self.change_step = discovery.change_step
         self.loss_name = recognizer.loss
         self.counts_empty = discovery.empty_texts == "rows"
-        self.scorer, self.finder, encoder = None, None, TwoTowers(model)
+        self.scorer: TagScorer | None = None
+        self.finder: TagFinder | None = None
+        encoder: Encoder = TwoTowers(model)
         if recognition:
             written = TagTexts(tags, tokenizer) if contrast and discovery.tag_to_text else None
             self.finder = TagFinder(tags, discovery, written)
@@ -114,7 +118,7 @@ class Idea(ComposedObjective):
             )
         scale = LogScale(temperature, min_temperature)
         super().__init__(encoder, mesh, scale if contrast else None)
-        self.contrast = Contrast(mesh) if contrast else None
+        self.contrast: Any = Contrast(mesh) if contrast else None
 
     def augment(self, batch: Batch, rng: PRNGKeyArray, step: Int[Array, ""]) -> Batch:
         """Adds `correcting` [b]: whether tags are found already."""
@@ -167,7 +171,7 @@ class Idea(ComposedObjective):
         if self.counts_empty:
             text_to_image *= texts.sum() / jnp.maximum(real.sum(), 1)
         directions = image_to_text - entropy, text_to_image
-        return sum(directions) / 2, describe_directions(directions, scale)
+        return (directions[0] + directions[1]) / 2, describe_directions(directions, scale)
 
     def recognize(
         self, params: Params, model_state: ModelState, batch: Batch

@@ -93,7 +93,7 @@ class Mlcd(ComposedObjective):
             raise ValueError(f"scale = {scale} must be positive and finite")
         if not 0 <= margin < 1.5:
             raise ValueError(f"margin = {margin} is not in [0, 1.5): it is an angle in radians")
-        self.num_clusters = num_clusters
+        self.num_clusters, self.table_sizes = num_clusters, {TABLE: num_clusters}
         self.loss_name = loss
         self.labels_per_image = 1 if loss == "unicom" else labels_per_image
         self.sampling_ratio = sampling_ratio
@@ -101,11 +101,6 @@ class Mlcd(ComposedObjective):
         self.cosine_scale = scale
         self.margin = margin
         self.min_similarity = min_similarity
-
-    @property
-    def table_sizes(self) -> dict[str, int]:
-        """The number of centers, without padding."""
-        return {TABLE: self.num_clusters}
 
     def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:
         """Checks that there are clusters, as many as centers, with enough for each image.

@@ -14,7 +14,7 @@ from big_align.core.nodes import Given
 from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
 from big_align.losses.classification import labeled_rows, measure_batch, softmax_cross_entropy
 from big_align.models.dual_encoder import DualEncoder
-from big_align.objectives.parts.classifier import init_classifier, make_classifier
+from big_align.objectives.parts.classifier import init_classifier, make_classifier, run_layer
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast
 from big_align.objectives.parts.encoders import Encoder, flatten_texts, real_texts
@@ -88,7 +88,7 @@ class MultiTask(ComposedObjective):
 
     def logits(self, params: Params, features: Float[Array, "b f"]) -> Float[Array, "b c"]:
         """Returns the logits of the classifier's softmax."""
-        return self.classifier.apply({"params": params["classifier"]}, features)
+        return run_layer(self.classifier, params["classifier"], features)
 
     def export_classifier(self, params: Params) -> Params:
         """Returns the classifier's kernel and bias."""

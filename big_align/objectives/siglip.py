@@ -15,9 +15,9 @@ from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
 from big_align.losses.sigmoid import blockwise_sigmoid_loss
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
+from big_align.objectives.parts.contrast import distinguish_pairs
 from big_align.objectives.parts.encoders import TwoTowers, real_texts
 from big_align.objectives.parts.temperature import LogScale
-from big_align.objectives.unicl import distinguish_pairs
 
 
 class Siglip(ComposedObjective):

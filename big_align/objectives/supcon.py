@@ -7,6 +7,7 @@ same image tower, `config.objective.name = "cross_entropy"`, `config.model.locke
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,14 +17,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from big_align.core.errors import UserError
 from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
-from big_align.losses.blockwise_supervised_contrastive import (
+from big_align.losses.supervised_contrastive import (
     blockwise_supervised_contrastive_loss,
 )
 from big_align.models.dual_encoder import DualEncoder, normalize
 from big_align.models.parts import layers
+from big_align.objectives.parts.classifier import run_layer
 from big_align.objectives.parts.composed import ComposedObjective
+from big_align.objectives.parts.contrast import distinguish_pairs
 from big_align.objectives.parts.encoders import Encoder
-from big_align.objectives.unicl import distinguish_pairs
 
 NO_TEXTS = (
     "supcon has no text side: evaluate it by image features (k-NN, linear probe), or train a "
@@ -103,7 +105,7 @@ class ViewTower(Encoder):
         features, state = self.train(
             params, model_state, rng, images, train=True, method="image_features"
         )
-        z = normalize(self.head.apply({"params": params["head"]}, features))
+        z = normalize(run_layer(self.head, params["head"], features))
         return {"zviews": z.reshape(*views.shape[:2], -1)}, state
 
     def embed_image(
@@ -128,7 +130,7 @@ class ProjectionHead(nn.Module):
     @nn.compact
     def __call__(self, features: Float[Array, "b f"]) -> Float[Array, "b d"]:
         """Projects features; the result does not have unit length yet."""
-        init = {"kernel_init": nn.initializers.lecun_normal()}
+        init: dict[str, Any] = {"kernel_init": nn.initializers.lecun_normal()}
         width = features.shape[-1]
         hidden = layers.Dense(width, ("embed", "mlp"), name="hidden", **init)(features)
         return layers.Dense(self.dim, ("mlp", None), name="projection", **init)(nn.relu(hidden))

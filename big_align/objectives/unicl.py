@@ -31,14 +31,13 @@ image_to_text.
 
 import math
 
-import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from big_align.core.types import Batch, Metrics, Outputs, Params
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
-from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast
+from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast, distinguish_pairs
 from big_align.objectives.parts.encoders import TwoTowers
 from big_align.objectives.parts.temperature import LogScale
 
@@ -79,15 +78,3 @@ class Unicl(ComposedObjective):
         """Returns the mean of both directions, or the one that is trained."""
         label = distinguish_pairs(batch["label"])
         return self.contrast.average(self.scale(params), outputs, batch, label)
-
-
-def distinguish_pairs(label: Int[Array, " b"]) -> Int[Array, " b"]:
-    """Gives each image-text pair a label that no other row has (Algorithm 1, TargetM).
-
-    Args:
-      label: labels of the global batch; negative for an image-text pair, and a class otherwise.
-
-    Returns:
-      Labels in which pair i has -1 - i, which is unique over all devices.
-    """
-    return jnp.where(label < 0, -1 - jnp.arange(len(label), dtype=label.dtype), label)

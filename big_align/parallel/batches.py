@@ -1,5 +1,7 @@
 """The rows of the global batch: which of them a process loads, and how they become arrays."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -52,7 +54,7 @@ def place_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> Batch:
         size = len(array) // local * mesh.size
         rows = process_rows(mesh, size)
 
-        def read(index: tuple[slice, ...]) -> np.ndarray:
+        def read(index: Any) -> np.ndarray:
             low, high, _ = index[0].indices(size)
             first = np.searchsorted(rows, low)
             return array[first : first + high - low]

@@ -32,7 +32,7 @@ def partition(names: Iterable[str | None], shape: tuple[int, ...], mesh: Mesh) -
     for name, size in zip(names + (None,) * (len(shape) - len(names)), shape, strict=True):
         if name is not None and name not in RULES:
             raise ValueError(f"logical axis {name!r} is not in the table; known: {sorted(RULES)}")
-        axis = RULES.get(name)
+        axis = None if name is None else RULES[name]
         whole = axis is None or axis in axes or mesh.shape[axis] == 1 or size % mesh.shape[axis]
         axes.append(None if whole else axis)
     return PartitionSpec(*axes)
@@ -69,4 +69,5 @@ def state_shardings(boxed_params: Any, state: Any, mesh: Mesh) -> Any:
 
 
 def _names(path: tuple) -> tuple[str, ...]:
+    """Returns the keys of dictionaries alone, which moments share with their parameters."""
     return tuple(str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey))

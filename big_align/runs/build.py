@@ -21,12 +21,13 @@ from big_align.config.components.transforms import shape_of_image
 from big_align.config.places import source_fields
 from big_align.core.errors import ConfigError, MissingCheckpoint
 from big_align.core.nodes import Node
-from big_align.core.types import Evaluator, Objective, SavedPart, TrainingData
+from big_align.core.types import Objective, SavedPart, TrainingData
 from big_align.data.examples import Source, describe_shards
 from big_align.data.loading.text_samplers import text_shape_of
 from big_align.data.tags.tag_extraction import NO_TAG
 from big_align.data.tags.tag_list import read_tag_list
 from big_align.data.tf_data.batch_checks import Limits
+from big_align.evaluators.evaluator import Evaluator
 from big_align.objectives.parts.mixing import MixedLabels
 from big_align.parallel.distributed import agreement
 from big_align.parallel.meshes import make_mesh

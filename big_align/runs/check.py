@@ -17,13 +17,14 @@ from big_align.config.places import source_fields
 from big_align.config.plain_fields import check_fields
 from big_align.core.errors import ConfigError, suggest
 from big_align.core.nodes import Node
-from big_align.core.types import Evaluator, ModelState, Objective, Params
+from big_align.core.types import ModelState, Objective, Params
 from big_align.data.loading.broken import check_fraction
 from big_align.data.loading.mixture import part_rows
 from big_align.data.loading.settings import LoaderSettings
 from big_align.data.precomputed.joins import FOLDERS as PRECOMPUTED
 from big_align.data.precomputed.shard_files import INDEX, read_index
 from big_align.evaluators.embedder import REMEDIES
+from big_align.evaluators.evaluator import Evaluator
 from big_align.models.dual_encoder import TOWERS
 from big_align.parallel.devices.compilation import check_cache, check_options
 from big_align.runs import build, cached_features, dataset

@@ -19,8 +19,9 @@ from big_align.core.errors import (
     suggest,
     tell_in_a_line,
 )
-from big_align.core.types import Evaluator, Objective
+from big_align.core.types import Objective
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.evaluator import Evaluator
 from big_align.evaluators.exhibits.exhibit import Show
 from big_align.evaluators.retrieval import Retrieval
 from big_align.parallel.devices.compilation import use_cache

@@ -21,10 +21,11 @@ from big_align.config.components.signatures import make
 from big_align.config.kept_files import keep_files
 from big_align.core import whole_files
 from big_align.core.errors import Rewound, Stopped
-from big_align.core.types import Evaluator, Objective, TrainingData
+from big_align.core.types import Objective, TrainingData
 from big_align.data.precomputed.embedding_files import ClusterFolder
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.evaluator import Evaluator
 from big_align.evaluators.exhibits.clusters import show_clusters
 from big_align.evaluators.exhibits.exhibit import Show
 from big_align.parallel.batches import place_batch, process_rows
@@ -43,6 +44,7 @@ from big_align.training.health.rewinds import HEALTH, REWIND, Health
 from big_align.training.logs.directions import collect_said
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog
 from big_align.training.logs.goodput import Clock, RunTime
+from big_align.training.logs.metrics import MetricWriter, Progress
 from big_align.training.logs.trackers import Tracker, open_trackers
 from big_align.training.loop import Loop, Schedule
 from big_align.training.profiling import Profiler
@@ -245,10 +247,11 @@ def _run_on(
         with clock.phase("compiling"):
             step, step_flops = program.compile_and_count(first_batch)
         about = describe_evaluators(config, parts.evaluators)
-        every = config.log_every, config.evaluate_every, config.checkpoint.every
+        start, total = int(state.step), config.total_steps
         loop = Loop(
-            workdir,
-            Schedule(config.total_steps, *every),
+            MetricWriter(workdir, start, trackers),
+            Progress(start, total, config.batch_size, step_flops, clock),
+            Schedule(total, config.log_every, config.evaluate_every, config.checkpoint.every),
             checkpointer=checkpointer,
             evaluate=_build_evaluation(config, parts, gallery),
             evaluations=EvaluationLog(workdir, TRAINING, about),
@@ -258,13 +261,10 @@ def _run_on(
             record=record,
             epochs=lambda step: loader.epochs(health.data_step(step)),
             signals=signals,
-            batch_size=config.batch_size,
-            step_flops=step_flops,
             time=run_time,
             profiler=profiler,
-            trackers=trackers,
         )
-        batches = health.leave_out(loader.iterate, int(state.step))
+        batches = health.leave_out(loader.iterate, start)
         placed = (place_batch(batch, parts.mesh) for batch in batches)
         try:
             return loop.run(state, placed, step)

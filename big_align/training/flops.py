@@ -17,7 +17,7 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 from jax.sharding import Mesh
 
-from big_align.core.types import Objective
+from big_align.core.types import Batch, Objective
 from big_align.parallel.devices import rematerialization
 from big_align.parallel.kernels.stated_flops import read_flops
 from big_align.training.optimizers import frozen_mask
@@ -46,7 +46,11 @@ def _trace(function: Callable, *arguments: Any) -> core.Jaxpr:
 
 
 def drop_unused(jaxpr: core.Jaxpr) -> core.Jaxpr:
-    """Drops what no result of a program depends on, as every compiler does."""
+    """Drops what no result of a program depends on, as every compiler does.
+
+    This is the part of `jax.interpreters` that JAX says may change: it has no other such pass, and
+    without one the gradients of what is frozen would count.
+    """
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
 
 
@@ -70,7 +74,7 @@ def model_flops(
       frozen: paths of parameters that are not trained; their gradients are not needed.
     """
 
-    def gradients(state: TrainState, batch: dict) -> Any:
+    def gradients(state: TrainState, batch: Batch) -> Any:
         batch = objective.augment(batch, state.rng, state.step)
         drawn = objective.draw(state.tables, batch, state.rng)
         weights = state.params, state.model_state
@@ -116,7 +120,8 @@ def _inner_jaxprs(parameters: Mapping[str, Any]) -> Iterator[core.Jaxpr]:
     """Yields the programs inside an equation: bodies, branches, calls."""
     for leaf in jax.tree.leaves(parameters, is_leaf=lambda x: hasattr(x, "eqns")):
         if hasattr(leaf, "eqns"):
-            yield getattr(leaf, "jaxpr", leaf)
+            inner: Any = leaf
+            yield getattr(inner, "jaxpr", inner)
 
 
 def _repetitions(name: str, parameters: Mapping[str, Any]) -> int:
@@ -131,21 +136,25 @@ def _repetitions(name: str, parameters: Mapping[str, Any]) -> int:
     return 1
 
 
+def _shape(variable: Any) -> tuple[int, ...]:
+    return variable.aval.shape
+
+
 def _count_product(equation: core.JaxprEqn) -> float:
     (contracted, _), _ = equation.params["dimension_numbers"]
-    left = equation.invars[0].aval.shape
-    return 2.0 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[i] for i in contracted)
+    left, made = _shape(equation.invars[0]), _shape(equation.outvars[0])
+    return 2.0 * math.prod(made) * math.prod(left[i] for i in contracted)
 
 
 def _count_attention(equation: core.JaxprEqn) -> float:
     """Counts the products of JAX's primitives for cuDNN: two forward, five backward."""
-    query, key = (variable.aval.shape for variable in equation.invars[:2])
+    query, key = map(_shape, equation.invars[:2])
     products = 5 if "_bwd" in equation.primitive.name else 2
     return 2.0 * products * math.prod(query) * key[1]
 
 
 def _count_convolution(equation: core.JaxprEqn) -> float:
     """Counts, for each element of the result, the filter's taps and the channels of its group."""
-    filters, (_, *summed) = equation.invars[1].aval.shape, equation.params["dimension_numbers"][1]
-    products = math.prod(equation.outvars[0].aval.shape) * math.prod(filters[i] for i in summed)
+    filters, (_, *summed) = _shape(equation.invars[1]), equation.params["dimension_numbers"][1]
+    products = math.prod(_shape(equation.outvars[0])) * math.prod(filters[i] for i in summed)
     return 2.0 * products / math.prod(equation.params["lhs_dilation"])  # without the holes

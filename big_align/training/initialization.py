@@ -99,14 +99,15 @@ class _Program:
             for shape, dtype, is_key in recipe.arguments
         ]
         self._lowered = jax.jit(make, out_shardings=placement).lower(*kinds)
-        on_cpu = next(iter(placement.device_set)).platform == "cpu"
+        device: Any = next(iter(placement.device_set))
+        on_cpu = device.platform == "cpu"
         self._hurry = on_cpu and self._lowered.out_info.size < FEW
         self._compiled: jax.stages.Compiled | None = None
 
     def compile(self) -> jax.stages.Compiled:
         """Returns the compiled program."""
         if self._compiled is None:
-            options = {"xla_backend_optimization_level": 0} if self._hurry else None
+            options: Any = {"xla_backend_optimization_level": 0} if self._hurry else None
             self._compiled = self._lowered.compile(compiler_options=options)
         return self._compiled
 
@@ -140,7 +141,7 @@ class _Result(NamedTuple):
     """One of the results of an operation."""
 
     operation: _Operation
-    index: int
+    place: int
 
     def is_folded(self) -> bool:
         """Returns whether it is a key into which a number was folded."""
@@ -179,7 +180,8 @@ def _give(value: Any) -> _Argument:
 
 
 def _number(literal: Literal) -> np.ndarray:
-    return np.asarray(literal.val, literal.aval.dtype)
+    kind: Any = literal.aval
+    return np.asarray(literal.val, kind.dtype)
 
 
 class _Constant(NamedTuple):
@@ -239,7 +241,7 @@ def _cut_out(value: Any) -> tuple[_Recipe, list[Any]]:
     def refer(x: Any) -> _Constant | int | tuple[int, int]:
         match x:
             case _Result() if x.operation.number in needed:
-                return places[x.operation.number], x.index
+                return places[x.operation.number], x.place
             case Literal() if np.ndim(x.val) == 0:
                 return _Constant(_number(x)[()], f"{x.val!r} {x.aval}")
             case Literal():
@@ -247,7 +249,7 @@ def _cut_out(value: Any) -> tuple[_Recipe, list[Any]]:
         return arguments.setdefault(x, len(arguments))
 
     steps = []
-    for operation in map(needed.get, numbers):
+    for operation in (needed[number] for number in numbers):
         equation = operation.equation
         inputs = tuple(map(refer, operation.inputs))
         steps.append(_Step(equation.primitive, _comparable(equation.params), inputs))
@@ -267,7 +269,7 @@ def _comparable(params: dict[str, Any]) -> Any:
 def _describe(argument: Any) -> tuple[tuple[int, ...], Any, bool]:
     if isinstance(argument, _Argument):
         return argument.value.shape, argument.value.dtype, False
-    kind = argument.operation.equation.outvars[argument.index].aval
+    kind = argument.operation.equation.outvars[argument.place].aval
     return kind.shape, kind.dtype, True
 
 

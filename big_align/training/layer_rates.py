@@ -110,7 +110,7 @@ class LayerRates:
 class RateState(NamedTuple):
     """The number of updates so far."""
 
-    count: Int[Array, ""]
+    updates: Int[Array, ""]
 
 
 def scale_by_rates(layers: LayerRates) -> optax.GradientTransformation:
@@ -127,10 +127,10 @@ def scale_by_rates(layers: LayerRates) -> optax.GradientTransformation:
             return jax.tree.map(lambda u, f: u * jnp.asarray(f, u.dtype), updates, factors), state
 
         def scale(u: Array, factor: float, start: int) -> Array:
-            return jnp.where(state.count >= start, u * jnp.asarray(factor, u.dtype), 0)
+            return jnp.where(state.updates >= start, u * jnp.asarray(factor, u.dtype), 0)
 
         scaled = jax.tree.map(scale, updates, factors, starts)
-        return scaled, RateState(optax.safe_increment(state.count))
+        return scaled, RateState(optax.safe_increment(state.updates))
 
     return optax.GradientTransformation(init, update)
 
@@ -156,8 +156,7 @@ def _parse(field: str, entries: Sequence[str]) -> list[tuple[tuple[str, ...], fl
 
 def list_names(path: tuple) -> tuple[str, ...]:
     """Returns the names on the way to a parameter, from a path of `jax.tree_util`."""
-    kinds = ("key", "name", "idx")  # of a dictionary, an attribute and a list
-    return tuple(str(next((getattr(k, n) for n in kinds if hasattr(k, n)), k)) for k in path)
+    return split_path(jax.tree_util.keystr(path, simple=True, separator="/"))
 
 
 def _may_meet(pattern: Sequence[str], other: Sequence[str]) -> bool:
@@ -172,15 +171,31 @@ def _may_meet(pattern: Sequence[str], other: Sequence[str]) -> bool:
 def _look_up(field: str, entries: Sequence[str], params: Params, default: float) -> Any:
     """Returns the number of the last entry that matches each parameter."""
     parsed = _parse(field, entries)
+    faults = [f"{field} has {entry!r}: no parameter is there" for entry in entries]
+    found = find_patterns([pattern for pattern, _ in parsed], params, faults)
+    return jax.tree.map(lambda place: default if place < 0 else parsed[place][1], found)
+
+
+def find_patterns(patterns: Sequence[Sequence[str]], params: Params, faults: Sequence[str]) -> Any:
+    """Returns the place of the last pattern that fits each parameter, as a pytree; -1 if none does.
+
+    Args:
+      patterns: as `fits` takes them.
+      params: the parameters.
+      faults: for each pattern, what to tell if it fits none of them.
+
+    Raises:
+      UserError: one fits none.
+    """
     paths = [list_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    for entry, (pattern, _) in zip(entries, parsed, strict=True):
+    for pattern, fault in zip(patterns, faults, strict=True):
         if not any(fits(path, pattern) for path in paths):
             known = ", ".join(sorted({"/".join(path[:2]) for path in paths}))
-            raise UserError(f"{field} has {entry!r}: no parameter is there; there are: {known}")
+            raise UserError(f"{fault}; there are: {known}")
 
-    def find(path: tuple, _: Any) -> float:
-        fitting = [number for pattern, number in parsed if fits(list_names(path), pattern)]
-        return fitting[-1] if fitting else default
+    def find(path: tuple, _: Any) -> int:
+        names = list_names(path)
+        return max((i for i, each in enumerate(patterns) if fits(names, each)), default=-1)
 
     return jax.tree_util.tree_map_with_path(find, params)
 
@@ -206,14 +221,15 @@ def _measure(entries: Sequence[str], field: str, params: Params) -> Any:
 def _number_layers(shapes: Mapping[tuple[str, ...], tuple[int, ...]]) -> dict | None:
     """Returns how many layers of a tower are above each path; None if the tower has no blocks."""
     # What an entry names may also be a single parameter, with nothing below it.
-    blocks = {path: BLOCK.fullmatch(path[0]) if path else None for path in shapes}
-    count = 1 + max((int(match[1]) for match in blocks.values() if match), default=-1)
+    matches = {path: BLOCK.fullmatch(path[0]) for path in shapes if path}
+    blocks = {path: int(match[1]) for path, match in matches.items() if match}
+    count = 1 + max(blocks.values(), default=-1)
     if not count:
         return None
 
     def layer(path: tuple[str, ...]) -> int:
-        if match := blocks[path]:
-            return int(match[1]) + 1
+        if path in blocks:
+            return blocks[path] + 1
         if BETWEEN.fullmatch(path[0]):
             return _find_first(path[0]) + 1
         return count + 1 if path[0] in BEHIND else 0
@@ -221,8 +237,7 @@ def _number_layers(shapes: Mapping[tuple[str, ...], tuple[int, ...]]) -> dict | 
     def _find_first(merge: str) -> int:
         """Returns the first block as wide as the output of a merging."""
         width = next(s[-1] for p, s in shapes.items() if p[0] == merge and p[-1] == "kernel")
-        wide = (p for p, s in shapes.items() if blocks[p] and p[-1] == "scale" and s == (width,))
-        return min(int(blocks[path][1]) for path in wide)
+        return min(n for p, n in blocks.items() if p[-1] == "scale" and shapes[p] == (width,))
 
     return {path: count + 1 - layer(path) for path in shapes}
 

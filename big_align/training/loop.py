@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from big_align.training.health.rewinds import HEALTH, Health
 from big_align.training.logs.evaluations import EvaluationLog
 from big_align.training.logs.goodput import RunTime
 from big_align.training.logs.metrics import MetricWriter, Progress, format_table
-from big_align.training.logs.trackers import Pictures, Tracker
+from big_align.training.logs.trackers import Pictures
 from big_align.training.profiling import Profiler
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import TrainState
@@ -81,7 +81,8 @@ class Loop:
     """Runs steps, and what is due between them: logging, evaluating, saving, stopping.
 
     Attributes:
-      workdir: folder for metrics.
+      writer: writes numbers and pictures; closed after the run.
+      progress: shows how far the run is; closed after the run.
       schedule: when things are due.
       checkpointer: saves the state.
       evaluate: measures a state.
@@ -92,14 +93,13 @@ class Loop:
       record: what a checkpoint records about the run.
       epochs: step -> epochs of the data, logged by name.
       signals: whether this process has been asked to stop.
-      batch_size: examples per step.
-      step_flops: model FLOPs of a step on one device.
       time: keeps track of where the time goes.
       profiler: traces some steps.
-      trackers: where numbers and pictures go besides the workdir.
+      queue: metrics of the steps that are not finished.
     """
 
-    workdir: str
+    writer: MetricWriter
+    progress: Progress
     schedule: Schedule
     checkpointer: Checkpointer
     evaluate: Callable[[TrainState], dict[str, float]]
@@ -110,11 +110,9 @@ class Loop:
     record: dict[str, Any]
     epochs: Callable[[int], dict[str, float]]
     signals: StopSignals
-    batch_size: int
-    step_flops: float
     time: RunTime
     profiler: Profiler
-    trackers: Sequence[Tracker] = ()
+    queue: MetricQueue = dataclasses.field(init=False, default_factory=lambda: MetricQueue(depth=2))
 
     def run(
         self,
@@ -140,13 +138,11 @@ class Loop:
         start, total, results = int(state.step), self.schedule.total_steps, {}
         clock = self.time.clock
         self.evaluations.drop_after(start)
-        progress = Progress(start, total, self.batch_size, self.step_flops, clock)
         with (
-            contextlib.closing(MetricWriter(self.workdir, start, self.trackers)) as self.writer,
-            contextlib.closing(progress) as self.progress,
+            contextlib.closing(self.writer),
+            contextlib.closing(self.progress),
             contextlib.closing(self._make_watchdog()) as watchdog,
         ):
-            self.queue = MetricQueue(depth=2)
             if start and self.schedule.evaluates(start) and not self.evaluations.has(start):
                 results = self._evaluate(state, True)[0]  # it was interrupted
                 self.checkpointer.note(start, results)

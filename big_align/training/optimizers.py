@@ -18,11 +18,16 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from big_align.core.errors import UserError
-from big_align.core.module_paths import fits, split_path
+from big_align.core.module_paths import split_path
 from big_align.core.nodes import Given
 from big_align.core.types import Params
-from big_align.training.layer_rates import UNIFORM, LayerRates, list_names, scale_by_rates
+from big_align.training.layer_rates import (
+    UNIFORM,
+    LayerRates,
+    find_patterns,
+    list_names,
+    scale_by_rates,
+)
 from big_align.training.row_tables import RowOptimizer
 
 DECAYS = ("linear", "cosine", "step", "constant")
@@ -150,17 +155,9 @@ def frozen_mask(params: Params, frozen: tuple[str, ...]) -> Any:
     Raises:
       UserError: there is nothing at a path.
     """
-    patterns = [split_path(path) for path in frozen]
-    paths = [list_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    for given, pattern in zip(frozen, patterns, strict=True):
-        if not any(fits(path, pattern) for path in paths):
-            known = ", ".join(sorted({"/".join(path[:2]) for path in paths}))
-            raise UserError(f"frozen = {given!r} is the path of no parameter; there are: {known}")
-
-    def stays(path: tuple, _: Any) -> bool:
-        return any(fits(list_names(path), pattern) for pattern in patterns)
-
-    return jax.tree_util.tree_map_with_path(stays, params)
+    faults = [f"frozen = {path!r} is the path of no parameter" for path in frozen]
+    found = find_patterns([split_path(path) for path in frozen], params, faults)
+    return jax.tree.map(lambda place: place >= 0, found)
 
 
 def make_optimizer(
@@ -243,7 +240,7 @@ def _check_numbers(
     learning_rate: Any, rates: dict[str, Any], weight_decay: Any, eps: Any, clip_norm: Any
 ) -> None:
     """Raises a ValueError if a number is impossible; arrays, which jit may trace, are taken."""
-    if isinstance(learning_rate, numbers.Real) and not 0 <= learning_rate < math.inf:
+    if isinstance(learning_rate, numbers.Real) and not 0 <= float(learning_rate) < math.inf:
         raise ValueError(f"learning_rate = {learning_rate} must be 0 or a positive number")
     for field, value in rates.items():
         if not isinstance(value, jax.Array) and not 0 <= value < 1:
@@ -334,7 +331,5 @@ def update_average(average: Any, new: Any, decay: float, step: ArrayLike) -> Any
       The new average.
     """
     step = jnp.asarray(step, jnp.float32)
-    decay = jnp.minimum(decay, (1 + step) / (10 + step))
-    return jax.tree.map(
-        lambda old, new: old + (1 - decay).astype(old.dtype) * (new - old), average, new
-    )
+    share = 1 - jnp.minimum(decay, (1 + step) / (10 + step))
+    return jax.tree.map(lambda old, new: old + share.astype(old.dtype) * (new - old), average, new)

@@ -1,5 +1,6 @@
 """The training state, and how a fresh one is described and made on the mesh."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -82,7 +83,7 @@ def replace_weights(state: TrainState, weights: Mapping[str, Any]) -> TrainState
     params = {**replace_tree(own), "model": model}
     model_state = replace_tree(state.model_state)
     average = None if state.average is None else jax.tree.map(jnp.copy, (params, model_state))
-    return state.replace(params=params, model_state=model_state, average=average)
+    return dataclasses.replace(state, params=params, model_state=model_state, average=average)
 
 
 def describe_state(

@@ -34,7 +34,7 @@ from big_align.training.state import TrainState
 
 Rows = dict[str, Array]  # the drawn rows of each table [n d]
 Gradients = tuple[Params, ModelState, Float[Array, ""], Metrics, Rows]
-_NOTHING = types.MappingProxyType({})
+_NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def _show(params: Params, drawn: Mapping[str, Drawn], rows: Rows) -> Params:
@@ -171,7 +171,7 @@ def make_train_step(
         key = jax.random.fold_in(state.rng, state.step)
         augment_rng, rng, draw_rng = jax.random.split(key, 3)
         batch = objective.augment(batch, augment_rng, state.step)
-        drawn = objective.draw(state.tables, batch, draw_rng)
+        drawn = dict(objective.draw(state.tables, batch, draw_rng))
         arguments = (objective, state.params, state.model_state, batch, rng, mesh)
         if microbatches == 1:
             return full_gradients(*arguments, drawn), drawn
@@ -182,12 +182,11 @@ def make_train_step(
             (grads, model_state, loss, metrics, row_grads), drawn = gradients(state, batch)
         stays = frozen_mask(grads, frozen)
         grads = jax.tree.map(lambda g, still: jnp.zeros_like(g) if still else g, grads, stays)
-        tables = {
-            name: row_optimizer.update(
-                state.tables[name], each, row_grads[name], learning_rate(state.step), mesh
-            )
-            for name, each in drawn.items()
-        }
+        tables = {}
+        for name, each in drawn.items():
+            assert row_optimizer is not None and learning_rate is not None  # required of tables
+            table, rate = state.tables[name], learning_rate(state.step)
+            tables[name] = row_optimizer.update(table, each, row_grads[name], rate, mesh)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = objective.project(optax.apply_updates(state.params, updates))
         average = state.average

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -28,7 +29,7 @@ class StopSignals:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._several = jax.process_count() > 1
-        self._previous = {}
+        self._previous: dict[int, Any] = {}
         self._interrupted: str | None = None
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
 

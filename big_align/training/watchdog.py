@@ -62,6 +62,7 @@ class Watchdog:
             self._thread.join()
 
     def _watch(self) -> None:
+        assert self._activities is not None  # otherwise there is no thread
         reported = None
         while not self._over.wait(self._least_seconds / 10):
             begun = self._begun

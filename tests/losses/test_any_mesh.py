@@ -17,15 +17,15 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
-from big_align.losses.blockwise_supervised_contrastive import (
-    blockwise_supervised_contrastive_loss,
-)
 from big_align.losses.classification import softmax_cross_entropy
 from big_align.losses.cluster_discrimination import LOSSES, mlc_loss, mlcd_loss, unicom_loss
 from big_align.losses.contrastive import contrastive_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.losses.sigmoid import blockwise_sigmoid_loss, sigmoid_loss
-from big_align.losses.supervised_contrastive import supervised_contrastive_loss
+from big_align.losses.supervised_contrastive import (
+    blockwise_supervised_contrastive_loss,
+    supervised_contrastive_loss,
+)
 from big_align.losses.tag_recognition import (
     tag_recognition_loss,
 )

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
-from big_align.losses.blockwise_supervised_contrastive import (
-    blockwise_supervised_contrastive_loss,
-)
 from big_align.losses.contrastive import contrastive_loss
 from big_align.losses.sigmoid import blockwise_sigmoid_loss, sigmoid_loss
-from big_align.losses.supervised_contrastive import supervised_contrastive_loss
+from big_align.losses.supervised_contrastive import (
+    blockwise_supervised_contrastive_loss,
+    supervised_contrastive_loss,
+)
 from big_align.parallel.meshes import make_mesh
 
 BLOCKWISE = functools.partial(blockwise_contrastive_loss, block=4)

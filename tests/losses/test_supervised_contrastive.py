@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align.losses.blockwise_supervised_contrastive import (
+from big_align.losses.supervised_contrastive import (
     blockwise_supervised_contrastive_loss,
+    supervised_contrastive_loss,
 )
-from big_align.losses.supervised_contrastive import supervised_contrastive_loss
 from big_align.parallel import meshes
 
 LOSSES = {

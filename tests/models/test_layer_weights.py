@@ -44,7 +44,7 @@ MODULES = {
     "dense": (Dense(16, ("embed", "mlp")), lambda: (tokens(),)),
     "dense that does not divide": (Dense(7, ("embed", "mlp")), lambda: (tokens(),)),
     "dense of no rows of the batch": (Dense(16, ("embed", "mlp")), lambda: (tokens()[:3],)),
-    "embedding": (transformer.token_embedding(32, 8, "float32"), lambda: texts()[:1]),
+    "embedding": (transformer.TokenEmbedding(32, 8, "float32"), lambda: texts()[:1]),
     "convolution": (Convolution(8, 3, 2, CONSTANT, "float32"), lambda: (images(),)),
     "vit": (
         ViT("b/4", width=16, depth=2, heads=4, mlp_dim=32, pool="cls", remat="full"),
@@ -137,7 +137,7 @@ def test_gradients_of_a_bfloat16_layer_are_summed_in_the_type_that_is_asked_for(
 @pytest.mark.parametrize("devices", DEVICES)
 def test_what_many_tokens_add_to_a_row_of_an_embedding_is_added_in_float32(devices):
     """300 ones: bfloat16 counts to 256 and stays there."""
-    module = transformer.token_embedding(4, 8, "bfloat16")
+    module = transformer.TokenEmbedding(4, 8, "bfloat16")
     mesh = tiny.make_mesh(devices)
     table = {"params": {"embedding": jnp.zeros((4, 8))}}
     ids = place_batch({"ids": np.ones((8, 300), np.int32)}, mesh)["ids"]

@@ -13,7 +13,8 @@ from big_align.data.labels.classes import ClassList
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.objectives.align import Align
 from big_align.objectives.iclip import Iclip
-from big_align.objectives.unicl import Unicl, distinguish_pairs
+from big_align.objectives.parts.contrast import distinguish_pairs
+from big_align.objectives.unicl import Unicl
 from big_align.parallel.batches import place_batch
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny

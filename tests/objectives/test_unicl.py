@@ -10,8 +10,8 @@ import pytest
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.contrastive import contrastive_loss
 from big_align.objectives.clip import Clip
-from big_align.objectives.parts.contrast import DIRECTIONS
-from big_align.objectives.unicl import Unicl, distinguish_pairs
+from big_align.objectives.parts.contrast import DIRECTIONS, distinguish_pairs
+from big_align.objectives.unicl import Unicl
 from big_align.parallel.batches import place_batch
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny

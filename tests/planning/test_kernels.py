@@ -136,7 +136,7 @@ def test_paths_are_shortened_to_modules(path, modules):
 
 def test_every_product_of_a_tower_has_its_module_and_its_phase():
     """As XLA compiles it here, with blocks that are computed twice."""
-    model = ViT("s/16", width=32, depth=3, mlp_dim=64, heads=2, remat=True)
+    model = ViT("s/16", width=32, depth=3, mlp_dim=64, heads=2, remat="full")
     image = jnp.zeros((4, 32, 32, 3))
     variables = nn.meta.unbox(model.init(jax.random.key(0), image))
     step = jax.jit(jax.grad(lambda v: jnp.square(model.apply(v, image)[0]).sum()))

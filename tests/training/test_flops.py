@@ -11,11 +11,11 @@ import pytest
 
 from big_align.losses import blocks
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
-from big_align.losses.blockwise_supervised_contrastive import (
-    blockwise_supervised_contrastive_loss,
-)
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.losses.sigmoid import blockwise_sigmoid_loss
+from big_align.losses.supervised_contrastive import (
+    blockwise_supervised_contrastive_loss,
+)
 from big_align.models.bert import Bert
 from big_align.models.efficientnet import EfficientNet
 from big_align.models.parts.depthwise import depthwise_conv

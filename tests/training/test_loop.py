@@ -14,7 +14,7 @@ from big_align.core.errors import NotFiniteError, Stopped
 from big_align.training.health.rewinds import Health
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog, read_evaluations
 from big_align.training.logs.goodput import Clock, RunTime
-from big_align.training.logs.metrics import MetricWriter
+from big_align.training.logs.metrics import MetricWriter, Progress
 from big_align.training.loop import Loop, MetricQueue, Schedule
 from big_align.training.profiling import Profiler
 from big_align.training.saving.checkpoint import Checkpointer
@@ -72,17 +72,21 @@ def make_health(workdir):
     )
 
 
-def make_loop(workdir, saves, clock=None, **more):
+def make_loop(workdir, saves, clock=None, start=0, batch_size=1, **more):
+    clock = clock or Clock()
     given = dict(
-        schedule=Schedule(3, log_every=1, evaluate_every=9, save_every=9), batch_size=1,
+        schedule=Schedule(3, log_every=1, evaluate_every=9, save_every=9),
         evaluate=lambda state: {"evaluated": float(state.step)}, pictures=lambda step: {},
         learning_rate=lambda step: 10.0 * step, epochs=lambda step: {}, signals=StopSignals(),
     )  # fmt: skip
+    given |= more
+    total = given["schedule"].total_steps
     return Loop(
-        str(workdir), checkpointer=saves, evaluations=EvaluationLog(str(workdir), TRAINING, {}),
-        health=make_health(workdir), record={}, step_flops=1.0,
-        time=RunTime(str(workdir), clock or Clock()), profiler=Profiler(str(workdir), None, 0, 3),
-        **given | more,
+        MetricWriter(str(workdir), start), Progress(start, total, batch_size, 1.0, clock),
+        checkpointer=saves, evaluations=EvaluationLog(str(workdir), TRAINING, {}),
+        health=make_health(workdir), record={},
+        time=RunTime(str(workdir), clock), profiler=Profiler(str(workdir), None, 0, 3),
+        **given,
     )  # fmt: skip
 
 
@@ -99,7 +103,7 @@ def run_loop(workdir, stop_at, start=0, losses=(1.0,) * 3, **more):
         signals.received |= step == stop_at
         return state_of(step), metrics(losses[step - 1])
 
-    loop = make_loop(workdir, saves, signals=signals, **more)
+    loop = make_loop(workdir, saves, start=start, signals=signals, **more)
     return saves, lambda: loop.run(state_of(start), iter([{}] * 3), train_step)
 
 

@@ -28,7 +28,7 @@ class TowerFromInit:
         drop_path: float | None = None,
         fixed_statistics: bool | None = None,
         dtype: str | None = None,
-        remat: str | bool | None = None,
+        remat: str | None = None,
         scan: bool | None = None,
         attention: str | None = None,
     ): ...

@@ -148,7 +148,7 @@ def _stack(blocks: Sequence[dict[str, Any]], dtype: str) -> dict[str, Any]:
     made = layers.compute_dtype(place.sum_dtype if several else dtype)
 
     def stack(path: tuple, *leaves: Any) -> Array:
-        is_kernel = str(getattr(path[-1], "key", "")).endswith("kernel")
+        is_kernel = jax.tree_util.keystr(path, simple=True).endswith("kernel")
         return jnp.stack([jnp.asarray(x, made if is_kernel else x.dtype) for x in leaves])
 
     return jax.tree_util.tree_map_with_path(stack, *blocks)

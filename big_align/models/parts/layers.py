@@ -10,7 +10,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
 from big_align.models.parts import layer_weights, locking
-from big_align.models.parts.narrow import ACTIVATIONS, Fork, LayerNorm, keep_input
+from big_align.models.parts.narrow import ACTIVATIONS, keep_input
 from big_align.parallel.devices import traced
 
 truncated_normal = nn.initializers.truncated_normal(0.02)
@@ -177,25 +177,6 @@ def multiply_rows(x: Float[Array, "*b c"], kernel: Float[Array, "c d"]) -> Float
     rows = x.reshape(-1, x.shape[-1]) if merged else x
     product = jax.lax.dot_general(rows, kernel, (((rows.ndim - 1,), (0,)), ((), ())))
     return product.reshape(*x.shape[:-1], -1) if merged else product
-
-
-def layer_norm(epsilon: float, dtype: str, name: str | None = None) -> LayerNorm:
-    """Makes a layer normalization that computes in float32 and keeps its input alone.
-
-    Args:
-      epsilon: added to the variance.
-      dtype: name of the type of the result.
-      name: name of the layer in the parameter tree.
-
-    Returns:
-      The layer.
-    """
-    return LayerNorm(epsilon=epsilon, dtype=compute_dtype(dtype), name=name)
-
-
-def fork_norm(epsilon: float, dtype: str, name: str | None = None) -> Fork:
-    """Makes a layer normalization that also returns its input; the arguments are the same."""
-    return Fork(epsilon=epsilon, dtype=compute_dtype(dtype), name=name)
 
 
 class BatchNorm(nn.Module):

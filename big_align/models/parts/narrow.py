@@ -15,6 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from big_align.parallel.devices import rematerialization, traced
@@ -72,11 +73,11 @@ class LayerNorm(nn.Module):
 
     Args:
       epsilon: added to the variance.
-      dtype: type of the result.
+      dtype: type of the result, or its name.
     """
 
     epsilon: float
-    dtype: jnp.dtype
+    dtype: DTypeLike
 
     @nn.compact
     def __call__(self, x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
@@ -89,7 +90,7 @@ class LayerNorm(nn.Module):
         return jnp.asarray(scale), jnp.asarray(bias)
 
     def _settings(self, x: Array) -> "Settings":
-        return Settings(self.epsilon, self.dtype, *_choose_kernel(x.shape))
+        return Settings(self.epsilon, jnp.dtype(self.dtype), *_choose_kernel(x.shape))
 
 
 class Fork(LayerNorm):

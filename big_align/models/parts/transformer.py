@@ -1,10 +1,16 @@
-"""What transformers share: their sizes, their lookup tables, and the pre-norm block."""
+"""What transformers share: their sizes, their lookup tables, how blocks run, the pre-norm block."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.models.parts import attention, layer_weights, layers
+from big_align.models.parts import attention, blocks, layer_weights, layers
+from big_align.models.parts.attention import Tokens
+from big_align.models.parts.narrow import Fork
+from big_align.models.parts.tower import Tower
 
 SIZES = "width", "depth", "mlp_dim", "heads"
 """What a variant of a transformer decides."""
@@ -14,18 +20,6 @@ init_positions = nn.with_logical_partitioning(layers.truncated_normal, ("positio
 
 init_grid = nn.with_logical_partitioning(layers.truncated_normal, ("positions", None, "embed"))
 """Initializes learned positions of patches, [rows, columns, width]."""
-
-
-def resolve_sizes(tower: nn.Module, published: tuple[int, int, int, int]) -> dict[str, int]:
-    """Returns the sizes of a tower by name: the variant's, unless given.
-
-    Args:
-      tower: a module with an attribute for each of `SIZES`, None if not given.
-      published: the sizes of its variant.
-    """
-    given = {name: getattr(tower, name) for name in SIZES}
-    variant = dict(zip(SIZES, published, strict=True))
-    return {name: variant[name] if size is None else size for name, size in given.items()}
 
 
 class TokenEmbedding(nn.Module):
@@ -51,23 +45,128 @@ class TokenEmbedding(nn.Module):
         return layer_weights.apply_weight(_look_up, text, table, axes, dtype)
 
 
-def token_embedding(vocab_size: int, width: int, dtype: str) -> TokenEmbedding:
-    """Makes the layer that looks up token ids, with the name that all towers give it."""
-    return TokenEmbedding(vocab_size, width, dtype, name="token_embedding")
+def look_up_tokens(
+    text: Int[Array, "b l"], max_length: int, vocab_size: int, width: int, dtype: str
+) -> Float[Array, "b l c"]:
+    """Looks up token ids by a layer with the name that all towers give it.
+
+    Raises:
+      ValueError: there are more tokens than positions.
+    """
+    if text.shape[1] > max_length:
+        raise ValueError(f"a text of {text.shape[1]} tokens is longer than max_length={max_length}")
+    return TokenEmbedding(vocab_size, width, dtype, name="token_embedding")(text)
 
 
 def _look_up(ids, table):
     return jnp.take(table, ids, axis=0)
 
 
-def check_length(length: int, max_length: int) -> None:
-    """Checks that there is a position for every token.
+class Transformer(Tower):
+    """A transformer as a tower, with the sizes of a variant.
 
-    Raises:
-      ValueError: there are more tokens than positions.
+    Args:
+      width: width of the tokens, instead of the variant's; likewise for the next three.
+      depth: number of blocks.
+      mlp_dim: hidden width of the perceptrons.
+      heads: number of attention heads.
+      dropout: rate after the embedding and at the end of every branch.
+      activation: "gelu" (exact), "gelu_tanh" or "quick_gelu".
+      layer_norm_eps: added to the variance.
+      attention: how attention is computed, a name in `kernels.attention_ways.WAYS`.
     """
-    if length > max_length:
-        raise ValueError(f"a text of {length} tokens is longer than max_length={max_length}")
+
+    width: int | None = None
+    depth: int | None = None
+    mlp_dim: int | None = None
+    heads: int | None = None
+    dropout: float = 0.0
+    activation: str = "gelu"
+    layer_norm_eps: float = 1e-6
+    attention: str = "auto"
+    variants: ClassVar[Mapping[str, tuple[int, int, int, int]]] = {}
+
+    @property
+    def size(self) -> str:
+        """The key of `variants`."""
+        return self.variant
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """Width, depth, mlp_dim and heads: the variant's, unless given."""
+        published = zip(SIZES, layers.choose("variant", self.size, self.variants), strict=True)
+        given = {name: getattr(self, name) for name in SIZES}
+        return {name: size if given[name] is None else given[name] for name, size in published}
+
+    @property
+    def stage_depths(self) -> tuple[int, ...]:
+        """Number of blocks, which are one stage."""
+        return (self.resolved["depth"],)
+
+    @property
+    def output_dim(self) -> int:
+        """Width of the pooled features."""
+        return self.resolved["width"]
+
+    @nn.nowrap  # so that programs name the blocks, not this method
+    def run_blocks(
+        self,
+        block_class: type[nn.Module],
+        tokens: Tokens,
+        settings: Mapping[str, Any],
+        *,
+        train: bool,
+        drop_path: float | None = None,
+        dropped: bool = False,
+    ) -> Float[Array, "b l c"]:
+        """Runs all blocks.
+
+        Args:
+          block_class: called with activations, the mask, the angles and `train`.
+          tokens: what the first block is given.
+          settings: fields of the blocks besides the tower's own.
+          train: whether dropout is on.
+          drop_path: rate of stochastic depth at the last block, growing linearly from 0 at the
+            first; None if blocks have none.
+          dropped: whether dropout is applied to the weights of attention.
+        """
+        sizes, count = self.resolved, tokens.x.shape[1]
+        heads, causal = sizes["heads"], settings.get("causal", False)
+        tokens = attention.pad_tokens(tokens, heads, dropped, causal, self.attention)
+        shared = {
+            "heads": heads,
+            "mlp_dim": sizes["mlp_dim"],
+            "activation": self.activation,
+            "dropout": self.dropout,
+            "layer_norm_eps": self.layer_norm_eps,
+            "dtype": self.dtype,
+            "way": self.attention,
+            "keys": tokens.keys,
+            **settings,
+        }
+        each, last = [shared] * sizes["depth"], max(sizes["depth"] - 1, 1)
+        if drop_path is not None:
+            each = [shared | {"drop_path": drop_path * i / last} for i in range(sizes["depth"])]
+        given = tokens.mask, tokens.angles
+        return blocks.run_blocks(self, block_class, each, tokens.x, *given, train=train)[:, :count]
+
+
+class TextTransformer(Transformer):
+    """A transformer as a text tower.
+
+    Args:
+      vocab_size: number of token ids.
+      max_length: number of positions.
+    """
+
+    vocab_size: int = 0
+    max_length: int = 0
+
+    @nn.nowrap
+    def look_up(self, text: Int[Array, "b l"]) -> Float[Array, "b l c"]:
+        """Looks up the vectors of token ids; raises a ValueError if they are too many."""
+        width = self.resolved["width"]
+        return look_up_tokens(text, self.max_length, self.vocab_size, width, self.dtype)
 
 
 class TransformerBlock(nn.Module):
@@ -78,9 +177,9 @@ class TransformerBlock(nn.Module):
       mlp_dim: hidden width of the perceptron.
       activation: a name in `narrow.ACTIVATIONS`.
       dropout: rate after attention and after the perceptron.
-      drop_path: rate of stochastic depth.
       layer_norm_eps: added to the variance.
       dtype: name of the type of the computation.
+      drop_path: rate of stochastic depth.
       causal: whether a token does not attend to those after it.
       way: how attention is computed, a name in `attention_ways.WAYS`.
       keys: number of the first tokens that are attended to, without a mask; None for all.
@@ -90,9 +189,9 @@ class TransformerBlock(nn.Module):
     mlp_dim: int
     activation: str
     dropout: float
-    drop_path: float | Array
     layer_norm_eps: float
     dtype: str
+    drop_path: float | Array = 0.0
     causal: bool = False
     way: str = "auto"
     keys: int | None = None
@@ -111,9 +210,9 @@ class TransformerBlock(nn.Module):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
             return layers.lay_out_rows(x + layers.DropPath(self.drop_path)(branch, train))
 
-        x, y = layers.fork_norm(self.layer_norm_eps, self.dtype, "attention_norm")(x)
+        x, y = Fork(self.layer_norm_eps, self.dtype, name="attention_norm")(x)
         how = dict(dtype=self.dtype, causal=self.causal, way=self.way, keys=self.keys)
         attend = attention.SelfAttention(self.heads, **how, name="attention")
         x = join(x, attend(y, mask, train, angles))
-        x, y = layers.fork_norm(self.layer_norm_eps, self.dtype, "mlp_norm")(x)
+        x, y = Fork(self.layer_norm_eps, self.dtype, name="mlp_norm")(x)
         return join(x, layers.MlpBlock(self.mlp_dim, self.activation, self.dtype, name="mlp")(y))

@@ -1,5 +1,8 @@
 """The layer from pooled features of an image tower to classes or tags."""
 
+from typing import Any
+
+import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
@@ -17,6 +20,11 @@ def make_classifier(num_classes: int, **options) -> layers.Dense:
     if num_classes < 2:
         raise ValueError(f"num_classes = {num_classes} must be at least 2")
     return layers.Dense(num_classes, ("embed", "vocab"), **options)
+
+
+def run_layer(layer: nn.Module, weights: Params, *inputs: Any, **options: Any) -> Any:
+    """Returns what a layer makes of its inputs."""
+    return layer.apply({"params": weights}, *inputs, **options)
 
 
 def init_classifier(classifier: layers.Dense, rng: PRNGKeyArray, model: DualEncoder) -> Params:

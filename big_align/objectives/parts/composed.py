@@ -55,8 +55,8 @@ class ComposedObjective:
         own = {} if self.temperature is None else self.temperature.init()
         return params | own, model_state
 
-    def scale(self, params: Params) -> Float[Array, ""] | None:
-        """Returns the factor of the cosines; None if it is not learned."""
+    def scale(self, params: Params) -> Any:
+        """Returns the factor of the cosines, a scalar; None if it is not learned."""
         return None if self.temperature is None else self.temperature.scale(params)
 
     def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:

@@ -123,7 +123,8 @@ class Contrast:
         directions = self(scale, outputs, batch, label)
         metrics = describe_directions(directions, scale)
         both = self._direction == "both"
-        return sum(directions) / 2 if both else metrics[f"{self._direction}_loss"], metrics
+        mean = (directions[0] + directions[1]) / 2
+        return mean if both else metrics[f"{self._direction}_loss"], metrics
 
     def _contrast(
         self,
@@ -160,3 +161,15 @@ def describe_directions(
         "text_to_image_loss": text_to_image,
         "temperature": 1 / scale,
     }
+
+
+def distinguish_pairs(label: Int[Array, " b"]) -> Int[Array, " b"]:
+    """Gives each image-text pair a label that no other row has (Algorithm 1, TargetM).
+
+    Args:
+      label: labels of the global batch; negative for an image-text pair, and a class otherwise.
+
+    Returns:
+      Labels in which pair i has -1 - i, which is unique over all devices.
+    """
+    return jnp.where(label < 0, -1 - jnp.arange(len(label), dtype=label.dtype), label)

@@ -26,14 +26,15 @@ class Encoder:
 
     Args:
       model: the dual encoder.
-      no_texts: if texts are not trained, why there are none to embed, and what to do.
+      no_texts: why there are no texts to embed, and what to do; then the text tower, if any, is
+        left out. Empty if texts are trained.
     """
 
     takes_features: tuple[str, ...] = ()
     """The fields of a batch that may replace the input of a locked tower."""
 
     def __init__(self, model: DualEncoder, no_texts: str = ""):
-        self.model = model
+        self.model = model.clone(text=None) if no_texts else model
         self.no_texts = no_texts
 
     @property
@@ -83,6 +84,16 @@ class Encoder:
     def apply(self, method: str, params: Params, model_state: ModelState, *inputs: Array) -> Any:
         """Applies a method of the model in evaluation mode."""
         return self.model.apply({"params": params["model"], **model_state}, *inputs, method=method)
+
+    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
+        """Makes fresh parameters and statistics."""
+        raise NotImplementedError
+
+    def encode(
+        self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
+    ) -> tuple[Outputs, ModelState]:
+        """Encodes a (micro-)batch in training mode; returns outputs, and the new statistics."""
+        raise NotImplementedError
 
     def image_features(
         self, params: Params, model_state: ModelState, batch: Batch
@@ -145,17 +156,9 @@ class TwoTowers(Encoder):
 
 
 class ImageTower(Encoder):
-    """Encodes images alone, to the features that the tower pools.
-
-    Args:
-      model: the dual encoder; its text tower, if any, is left out.
-      no_texts: why there are no texts to embed, and what to do.
-    """
+    """Encodes images alone, to the features that the tower pools."""
 
     takes_features = ("image_embedding",)
-
-    def __init__(self, model: DualEncoder, no_texts: str):
-        super().__init__(model.clone(text=None), no_texts)
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes fresh parameters and statistics of the image tower."""
@@ -180,15 +183,7 @@ class ImageTower(Encoder):
 
 
 class ProjectedImageTower(Encoder):
-    """Encodes images alone, to embeddings from the model's projection.
-
-    Args:
-      model: the dual encoder; its text tower, if any, is left out.
-      no_texts: why there are no texts to embed, and what to do.
-    """
-
-    def __init__(self, model: DualEncoder, no_texts: str):
-        super().__init__(model.clone(text=None), no_texts)
+    """Encodes images alone, to embeddings from the model's projection."""
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes fresh parameters and statistics of the image tower and its projection."""
@@ -202,11 +197,6 @@ class ProjectedImageTower(Encoder):
             params, model_state, rng, batch["image"], train=True, method="encode_image"
         )
         return {"zimg": zimg}, state
-
-
-def lock_image(model: DualEncoder) -> DualEncoder:
-    """Returns the model with its image tower locked."""
-    return model.clone(locked=tuple(dict.fromkeys(("image", *model.locked))))
 
 
 def read_features(model: DualEncoder, batch: Batch, field: str) -> Float[Array, "n f"]:
@@ -250,13 +240,13 @@ def flatten_texts(batch: Batch) -> tuple[Array, Array]:
     Raises:
       ConfigError: the batch has no texts.
     """
-    *_, captions, length = 1, *batch["text"].shape[1:]
-    if not captions:
+    length = batch["text"].shape[-1]
+    if batch["text"].ndim > 2 and not batch["text"].shape[1]:
         raise ConfigError(
             "config.data.captions_per_image = 0 reads no texts, which this objective encodes; "
             "write --config.data.captions_per_image=1"
         )
-    return tuple(jnp.reshape(batch[k], (-1, length)) for k in ("text", "text_mask"))
+    return jnp.reshape(batch["text"], (-1, length)), jnp.reshape(batch["text_mask"], (-1, length))
 
 
 def real_texts(batch: Batch) -> Bool[Array, "b *k"]:

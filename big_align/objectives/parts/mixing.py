@@ -121,8 +121,9 @@ class MixedLabels:
         mixes = jax.random.uniform(mix_rng) < self.probability
         cuts = jax.random.uniform(switch_rng) < self.switch_probability
         # A disabled method is never chosen, but its draw needs some alpha.
-        fraction = jax.random.beta(mixup_rng, *[self.mixup_alpha or 1.0] * 2)
-        box = draw_box(box_rng, size, jax.random.beta(cutmix_rng, *[self.cutmix_alpha or 1.0] * 2))
+        mixup, cutmix = self.mixup_alpha or 1.0, self.cutmix_alpha or 1.0
+        fraction = jax.random.beta(mixup_rng, mixup, mixup)
+        box = draw_box(box_rng, size, jax.random.beta(cutmix_rng, cutmix, cutmix))
         outside = 1 - box.astype(jnp.float32)
         weight = jnp.where(mixes, jnp.where(cuts, outside, fraction), 1.0)
         return weight, jnp.where(mixes, jnp.where(cuts, outside.mean(), fraction), 1.0)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from big_align.core.types import Batch, ModelState, Outputs, Params
 from big_align.data.tags.tag_list import TagList
 from big_align.losses.tag_recognition import LOSSES, find_tags, mark_tags
 from big_align.models.dual_encoder import DualEncoder, normalize
 from big_align.models.ml_decoder import MLDecoder
-from big_align.objectives.parts.classifier import make_classifier
+from big_align.objectives.parts.classifier import make_classifier, run_layer
 from big_align.objectives.parts.encoders import (
     Encoder,
     flatten_texts,
@@ -68,7 +68,7 @@ class Recognizer:
         """Whether the head reads spatial tokens."""
         return self.head == "ml_decoder"
 
-    def make_head(self, num_tags: int, dtype: DTypeLike) -> nn.Module:
+    def make_head(self, num_tags: int, dtype: str) -> nn.Module:
         """Makes the module from the image features it reads to logits of the tags."""
         bias = math.log(self.prior / (1 - self.prior))
         if not self.spatial:
@@ -162,10 +162,11 @@ class TagFinder:
         given, found = self.find(batch, logits)
         written = self.written(choose_written(given, found, self.discovery.retain))
         length = texts[0].shape[-1]
-        return tuple(
+        text, mask = (
             jnp.concatenate([old.reshape(len(found), -1, length), new[:, None]], axis=1)
             for old, new in zip(texts, written, strict=True)
         )
+        return text, mask
 
     def mark_texts(
         self, batch: Batch, new: Bool[Array, " b"]
@@ -194,10 +195,10 @@ class TagScorer:
     Args:
       recognizer: settings of the head.
       num_tags: number of tags.
-      dtype: type of the computation.
+      dtype: name of the type of the computation.
     """
 
-    def __init__(self, recognizer: Recognizer, num_tags: int, dtype: DTypeLike):
+    def __init__(self, recognizer: Recognizer, num_tags: int, dtype: str):
         self.spatial = recognizer.spatial
         self.takes_features = () if self.spatial else ("image_embedding",)
         self.head = recognizer.make_head(num_tags, dtype)
@@ -224,11 +225,11 @@ class TagScorer:
 
         A linear layer on pooled features needs no tokens.
         """
-        variables = {"params": params["recognizer"]}
+        weights = params["recognizer"]
         if not self.spatial:
-            return self.head.apply(variables, features)
+            return run_layer(self.head, weights, features)
         rngs = {} if dropout is None else {"dropout": dropout}
-        return self.head.apply(variables, tokens, dropout is not None, rngs=rngs)
+        return run_layer(self.head, weights, tokens, dropout is not None, rngs=rngs)
 
     def recognize(
         self, encoder: Encoder, params: Params, model_state: ModelState, batch: Batch
@@ -288,7 +289,7 @@ class RecognizingImageTower(Encoder):
     """
 
     def __init__(self, model: DualEncoder, scorer: TagScorer, no_texts: str):
-        super().__init__(model.clone(text=None), no_texts)
+        super().__init__(model, no_texts)
         self.scorer = scorer
         self.takes_features = scorer.takes_features
 
@@ -301,9 +302,10 @@ class RecognizingImageTower(Encoder):
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
         """Returns `logits` [b c] of the tags."""
-        read, state = self.train(params, model_state, rng, batch, method=_read_image)
+        (features, tokens), state = self.train(params, model_state, rng, batch, method=_read_image)
         # The dropout keys are those of training with texts.
-        return {"logits": self.scorer(params, *read, dropout=jax.random.fold_in(rng, 1))}, state
+        dropout = jax.random.fold_in(rng, 1)
+        return {"logits": self.scorer(params, features, tokens, dropout)}, state
 
     def embed_image(
         self, params: Params, model_state: ModelState, batch: Batch

@@ -1,6 +1,7 @@
 """Tag2Text: tags become token ids inside the compiled step (IDEA, Huang et al. 2022, §3.3)."""
 
 import os
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +91,7 @@ class TagTexts:
         return tokens[tag, offset], inside
 
 
-Marks = Bool[Array, "b c"] | Bool[np.ndarray, "b c"]
+Marks = TypeVar("Marks", Bool[Array, "b c"], Bool[np.ndarray, "b c"])
 """Which tags an image has, on the device or on the host."""
 
 

@@ -83,88 +83,27 @@ class Chip:
 _GB, _GIB = 10**9, 2**30
 _GBIT = 1e9 / 8
 
-CHIPS = {
-    chip.name: chip
-    for chip in (
-        Chip("v2", ("TPU v2",), 45e12, 16 * _GIB, 700e9, 4 * 62e9, None, 4, 2),
-        Chip("v3", ("TPU v3",), 123e12, 32 * _GIB, 900e9, 4 * 70e9, None, 4, 2),
-        Chip("v4", ("TPU v4",), 275e12, 32 * _GIB, 1200e9, 6 * 50e9, None, 4),
-        Chip(
-            "v5e",
-            ("TPU v5 lite", "TPU v5e"),
-            197e12,
-            16 * _GIB,
-            819e9,
-            400e9 / 2,
-            # Two adapters of 100 Gbit/s serve 8 chips, which are two hosts in larger slices.
-            100 * _GBIT,
-            4,
-        ),
-        Chip(
-            "v5p",
-            ("TPU v5", "TPU v5p"),
-            459e12,
-            95 * _GIB,
-            2765e9,
-            1200e9 / 2,
-            4 * 50 * _GBIT,
-            4,
-        ),
-        Chip(
-            "v6e",
-            ("TPU v6 lite", "TPU v6e"),
-            918e12,
-            32 * _GIB,
-            1638e9,
-            800e9 / 2,
-            4 * 100 * _GBIT,
-            4,
-        ),
-        Chip(
-            "tpu7x",
-            ("TPU7x",),
-            2307e12,
-            192 * _GIB,
-            7380e9,
-            1200e9 / 2,
-            4 * 100 * _GBIT,
-            4,
-            2,
-        ),
-        Chip(
-            "a100-40gb",
-            ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"),
-            312e12,
-            40 * _GB,
-            1555e9,
-            600e9 / 2,
-            8 * 200 * _GBIT,
-            8,
-        ),
-        Chip(
-            "a100",
-            ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"),
-            312e12,
-            80 * _GB,
-            2039e9,
-            600e9 / 2,
-            8 * 200 * _GBIT,
-            8,
-        ),
-        Chip(
-            "h100",
-            ("NVIDIA H100 80GB HBM3",),
-            989e12,
-            80 * _GB,
-            3350e9,
-            900e9 / 2,
-            8 * 400 * _GBIT,
-            8,
-        ),
-        Chip("h200", ("NVIDIA H200",), 989e12, 141 * _GB, 4800e9, 900e9 / 2, 8 * 400 * _GBIT, 8),
-        Chip("b200", ("NVIDIA B200",), 2250e12, 180 * _GB, 8000e9, 1800e9 / 2, 8 * 400 * _GBIT, 8),
-    )
-}
+# fmt: off
+_TABLE = (
+    Chip("v2", ("TPU v2",), 45e12, 16 * _GIB, 700e9, 4 * 62e9, None, 4, 2),
+    Chip("v3", ("TPU v3",), 123e12, 32 * _GIB, 900e9, 4 * 70e9, None, 4, 2),
+    Chip("v4", ("TPU v4",), 275e12, 32 * _GIB, 1200e9, 6 * 50e9, None, 4),
+    # Two adapters of 100 Gbit/s serve 8 chips, which are two hosts in larger slices.
+    Chip("v5e", ("TPU v5 lite", "TPU v5e"), 197e12, 16 * _GIB, 819e9, 400e9 / 2, 100 * _GBIT, 4),
+    Chip("v5p", ("TPU v5", "TPU v5p"), 459e12, 95 * _GIB, 2765e9, 1200e9 / 2, 4 * 50 * _GBIT, 4),
+    Chip("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, 32 * _GIB, 1638e9, 800e9 / 2, 400 * _GBIT, 4),
+    Chip("tpu7x", ("TPU7x",), 2307e12, 192 * _GIB, 7380e9, 1200e9 / 2, 4 * 100 * _GBIT, 4, 2),
+    Chip("a100-40gb", ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"),
+         312e12, 40 * _GB, 1555e9, 600e9 / 2, 8 * 200 * _GBIT, 8),
+    Chip("a100", ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"),
+         312e12, 80 * _GB, 2039e9, 600e9 / 2, 8 * 200 * _GBIT, 8),
+    Chip("h100", ("NVIDIA H100 80GB HBM3",),
+         989e12, 80 * _GB, 3350e9, 900e9 / 2, 8 * 400 * _GBIT, 8),
+    Chip("h200", ("NVIDIA H200",), 989e12, 141 * _GB, 4800e9, 900e9 / 2, 8 * 400 * _GBIT, 8),
+    Chip("b200", ("NVIDIA B200",), 2250e12, 180 * _GB, 8000e9, 1800e9 / 2, 8 * 400 * _GBIT, 8),
+)
+# fmt: on
+CHIPS = {chip.name: chip for chip in _TABLE}
 """The chips by name."""
 
 

@@ -25,10 +25,14 @@ def use_cache(folder: str | None) -> None:
     Args:
       folder: a path, or a bucket as in `gs://bucket/cache`; None changes nothing.
     """
-    if folder and folder != jax.config.jax_compilation_cache_dir:
+    if folder and folder != _find_cache():
         # JAX decides at its first compilation whether there is a cache; this may come later.
         compilation_cache.reset_cache()
         jax.config.update("jax_compilation_cache_dir", folder)
+
+
+def _find_cache() -> str | None:
+    return jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]  # JAX adds its flags
 
 
 @contextlib.contextmanager
@@ -40,7 +44,7 @@ def watch_cache() -> Iterator[list[bool]]:
     found: list[bool] = []
 
     def listen(event: str, **_: object) -> None:
-        if not jax.config.jax_compilation_cache_dir:  # JAX counts such requests, too
+        if not _find_cache():  # JAX counts such requests, too
             return
         if event.endswith("/compile_requests_use_cache"):
             found.append(False)
@@ -98,7 +102,7 @@ ROOM = 0.05
 
 def count_memory(compiled: jax.stages.Compiled) -> int:
     """Returns the bytes that a program takes on a device, its arguments included."""
-    stats = compiled.memory_analysis()
+    stats: Any = compiled.memory_analysis()
     made = stats.output_size_in_bytes - stats.alias_size_in_bytes
     used = stats.argument_size_in_bytes + stats.temp_size_in_bytes + made
     return used + stats.generated_code_size_in_bytes

@@ -96,7 +96,8 @@ def choose_options(mesh: Mesh, given: Node) -> Options:
       Options by name; for a CPU or an unknown TPU, only the given ones.
     """
     devices = mesh.devices.ravel()
-    chip, options = find_chip(devices[0].device_kind), {}
+    chip = find_chip(devices[0].device_kind)
+    options: Options = {}
     if devices[0].platform == "gpu":
         options |= GPU_FLAGS | (SEVERAL_GPUS_FLAGS if len(devices) > 1 else {})
     elif chip and chip.name in TPU_FLAGS:

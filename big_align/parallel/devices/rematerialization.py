@@ -63,18 +63,15 @@ def auto_is(level: str) -> Iterator[list[str]]:
         yield asked
 
 
-def find_level(remat: str | bool) -> str:
+def find_level(remat: str) -> str:
     """Returns the level that a tower's setting stands for.
 
     Args:
-      remat: a level, or "auto"; True and False, from before there were levels, are "full" and
-        "none".
+      remat: a level, or "auto".
 
     Raises:
       ValueError: it is another text.
     """
-    if isinstance(remat, bool):
-        remat = "full" if remat else "none"
     if remat not in (*LEVELS, AUTO):
         known = ", ".join(map(repr, (*LEVELS, AUTO)))
         raise ValueError(f"remat={remat!r} is unknown; choose one of {known}")

@@ -162,7 +162,8 @@ def attempt(topic: str, act: Callable[..., T], *arguments: Any) -> T:
     Raises:
       UserError: it has raised one in some process; that of the first such process.
     """
-    found, fault = None, ""
+    found: Any = None
+    fault = ""
     try:
         found = act(*arguments)
     except UserError as error:
@@ -176,7 +177,7 @@ def find_difference(
     process: int, facts: Mapping[str, str], others: Mapping[str, str]
 ) -> str | None:
     """Returns the first difference from process 0 in one line; None if there is none."""
-    for name in others | facts:
+    for name in {**others, **facts}:
         mine, other = facts.get(name, "nothing"), others.get(name, "nothing")
         if mine != other:
             return f"process {process} has {name} = {mine}, process 0 has {other}"

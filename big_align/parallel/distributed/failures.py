@@ -199,7 +199,11 @@ class Watch:
         # the code that aborts: so this is the client, which has lost process 0.
         text = f"error: process {self._process} failed: aborted, see what it printed"
         told = threading.Event()
-        tell = lambda: self._announce(self._process, text) and told.set()  # noqa: E731
+
+        def tell() -> None:
+            if self._announce(self._process, text):
+                told.set()
+
         threading.Thread(target=tell, daemon=True).start()
         self._leave("error: aborted, see above" if told.wait(LAST_WORD_SECONDS) else GONE)
 

@@ -44,7 +44,7 @@ def join_processes(takes_requests: bool = False) -> None:
     global _watch
     import jax
 
-    numbers = _read_numbers()
+    numbers: dict[str, Any] = _read_numbers()
     # This service makes JAX catch SIGTERM and wait for the program to ask whether there was one.
     jax.config.update("jax_enable_preemption_service", takes_requests)
     # When its own timeout expires, JAX ends the process with a page of C++.
@@ -100,7 +100,8 @@ def check_alone(
 def coordination() -> Any:
     """Returns the state with `client`, `process_id` and `num_processes`, which JAX does not export.
 
-    The client is None without `join_processes`; otherwise it is also a key-value store.
+    The client is None without `join_processes`; otherwise it is also a key-value store. JAX has no
+    public one, and its public collectives would wait for a process that has failed.
     """
     from jax._src import distributed
 
@@ -144,9 +145,10 @@ def _check_own_name() -> None:
     """
     import jax
 
-    used = "cpu" in (jax.config.jax_platforms or "cpu")
+    config: Any = jax.config  # JAX adds its flags, which types do not know
+    used = "cpu" in (config.jax_platforms or "cpu")
     name = socket.gethostname()
-    if used and jax.config.jax_cpu_collectives_implementation == "gloo" and not _resolves(name):
+    if used and config.jax_cpu_collectives_implementation == "gloo" and not _resolves(name):
         raise UserError(
             f"the name of this host, {name}, does not resolve, and processes exchange data by it: "
             "add it to /etc/hosts"

@@ -77,4 +77,5 @@ def _do_nothing(*_: object) -> None:
 def _listen(read: int) -> None:
     while True:
         if os.read(read, 1)[0] in NUMBERS:
+            assert _answer is not None  # it was set before the thread began
             _answer()

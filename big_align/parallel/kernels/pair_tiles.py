@@ -30,6 +30,12 @@ class Results(NamedTuple):
     columns: tuple[Array, ...] = ()
     tile: Array | None = None
 
+    @property
+    def stored(self) -> Array:
+        """The tile of a function that stores one."""
+        assert self.tile is not None
+        return self.tile
+
 
 @dataclasses.dataclass(frozen=True)
 class TileFunction:
@@ -62,7 +68,7 @@ class Sides(NamedTuple):
       columns: vectors with an entry per row of y.
     """
 
-    numbers: tuple[Array, ...]
+    numbers: tuple[Array | float, ...]
     rows: tuple[Array, ...]
     columns: tuple[Array, ...]
 

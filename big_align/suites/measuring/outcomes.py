@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.special import softmax
 
 from big_align.core.ties import rank_of_class, take_class
 from big_align.evaluators.exhibits.confusion import show_confusion
@@ -16,7 +17,6 @@ from big_align.evaluators.scores import (
     lookup_score,
     map_11_point,
     real_accuracy,
-    softmax,
 )
 from big_align.evaluators.tag_scores import mean_average_precision
 from big_align.evaluators.zero_shot import measure_accuracy
@@ -67,7 +67,7 @@ def describe_scores(
     if metric not in ("accuracy", "mean_per_class"):
         numbers[metric] = score
     numbers["ece"], bins = calibration_error(
-        softmax(scores / temperature), rank_of_class(scores, label) == 0
+        softmax(np.float64(scores) / temperature, axis=1), rank_of_class(scores, label) == 0
     )
     taken, per_class = take_class(scores, label), []
     for c in np.unique(label).tolist():

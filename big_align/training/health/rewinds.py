@@ -114,13 +114,10 @@ class Health:
                 yield batch
                 step += 1
 
-    def save(self, step: int) -> dict[str, Any]:
+    def save(self, step: int) -> None:
         """Stores the spreads of a step that is about to be saved, once earlier saves are settled.
 
         Those of saves that have failed are dropped.
-
-        Returns:
-          The rewinds so far and these spreads, as JSON holds them, for the checkpoint.
         """
         good = min(step - 1, self._last_good() or 0)
         self._spreads = [each for each in self._spreads if each["step"] <= good][1 - KEPT :]
@@ -128,7 +125,6 @@ class Health:
         if jax.process_index() == 0:
             lines = "".join(f"{json.dumps(each)}\n" for each in self._spreads)
             write_whole(self._folder / SPREADS, lines.encode(), sync=True)
-        return self.state()
 
     def state(self) -> dict[str, Any]:
         """Returns the rewinds and spreads so far as JSON values, for a checkpoint."""
@@ -141,10 +137,10 @@ class Health:
         """Returns the rewinds, and the spreads up to a step, from the first process's workdir."""
         if jax.process_index() != 0:
             return [], []
-        lines = read_lines(self._folder / REWINDS, ("checkpoint", "step"))
-        made = [[each["checkpoint"], each["step"]] for each in lines]
-        spreads = read_lines(self._folder / SPREADS, ("step", "spreads"))
-        spreads = [each for each in spreads if each["step"] <= step]
+        told = read_lines(self._folder / REWINDS, ("checkpoint", "step"))
+        made = [[each["checkpoint"], each["step"]] for each in told]
+        stored = read_lines(self._folder / SPREADS, ("step", "spreads"))
+        spreads = [each for each in stored if each["step"] <= step]
         if saved is None:
             return made, spreads
         if made[: len(saved["rewinds"])] != saved["rewinds"]:  # the workdir has lost some

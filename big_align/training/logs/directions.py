@@ -20,7 +20,7 @@ WORDS = ("ece", "mae", "ppl", "fid", "wer", "cer", "brier", "distance")
 
 
 def collect_said(evaluators: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Returns what evaluators say in `lower_is_better` (`types.Evaluator`)."""
+    """Returns what evaluators say in `lower_is_better` (`evaluators.evaluator.Evaluator`)."""
     said = {name: getattr(each, FIELD, None) for name, each in evaluators.items()}
     return {name: list(numbers) for name, numbers in said.items() if numbers is not None}
 

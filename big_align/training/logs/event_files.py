@@ -1,9 +1,10 @@
 """TensorBoard event files, written immediately, and cut where a run goes back to.
 
-tensorboardX writes in a thread whose queue cannot be waited for, so entries that a checkpoint
+TensorBoard's own writer has a thread whose queue cannot be waited for, so entries that a checkpoint
 covers might be missing from its file when the process is killed. Here a record is written at once.
 """
 
+import io
 import os
 import pathlib
 import socket
@@ -11,8 +12,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
-from tensorboardX import summary
-from tensorboardX.proto.event_pb2 import Event, SessionLog
+from PIL import Image
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
 
 from big_align.core.regular_files import read_regular
 from big_align.core.tf_records import CHECKSUM, LENGTH, encode_record
@@ -24,7 +26,7 @@ Line = tuple[int, Mapping[str, float]]
 
 
 class EventFile:
-    """A new event file in a folder.
+    """A new event file of TensorBoard in a folder, a `trackers.Tracker`.
 
     Args:
       folder: where TensorBoard finds the file.
@@ -42,14 +44,15 @@ class EventFile:
         self._write(Event(step=first_step, session_log=SessionLog(status=SessionLog.START)))
         self.flush()
 
-    def add_scalar(self, name: str, value: float, step: int) -> None:
-        """Adds a number for a step."""
-        self._write(_make_scalar(name, value, step, time.time()))
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Logs the scalars of a step."""
+        for name, value in scalars.items():
+            self._write(_make_scalar(name, value, step, time.time()))
 
-    def add_image(self, name: str, pixels: np.ndarray, step: int) -> None:
-        """Adds a picture [h w 3] for a step."""
-        shown = summary.image(name, pixels, dataformats="HWC")
-        self._write(Event(wall_time=time.time(), step=step, summary=shown))
+    def show(self, step: int, pictures: Mapping[str, np.ndarray]) -> None:
+        """Logs pictures [h w 3] of a step."""
+        for name, pixels in pictures.items():
+            self._write(_make_picture(name, pixels, step, time.time()))
 
     def flush(self) -> None:
         """Returns once everything is on disk."""
@@ -97,7 +100,7 @@ def _fill(path: pathlib.Path, lines: Iterable[Line], known: set[tuple[int, str]]
         encode_record(_make_scalar(name, value, step, when).SerializeToString())
         for step, numbers in lines
         for name, value in numbers.items()
-        if (step, _make_tag(name)) not in known
+        if (step, name) not in known
     ]
     if missing:
         write_whole(path, read_regular(path) + b"".join(missing), sync=True)
@@ -130,9 +133,16 @@ def split_records(content: bytes) -> Iterator[bytes]:
 
 
 def _make_scalar(name: str, value: float, step: int, when: float) -> Event:
-    return Event(wall_time=when, step=step, summary=summary.scalar(name, value))
+    shown = Summary(value=[Summary.Value(tag=name, simple_value=value)])
+    return Event(wall_time=when, step=step, summary=shown)
 
 
-def _make_tag(name: str) -> str:
-    """Returns TensorBoard's name for a number."""
-    return summary.scalar(name, 0.0).value[0].tag
+def _make_picture(name: str, pixels: np.ndarray, step: int, when: float) -> Event:
+    height, width, channels = pixels.shape
+    encoded = io.BytesIO()
+    Image.fromarray(pixels).save(encoded, format="PNG")
+    image = Summary.Image(
+        height=height, width=width, colorspace=channels, encoded_image_string=encoded.getvalue()
+    )
+    shown = Summary(value=[Summary.Value(tag=name, image=image)])
+    return Event(wall_time=when, step=step, summary=shown)

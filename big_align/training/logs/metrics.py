@@ -14,10 +14,10 @@ import numpy as np
 from big_align.core.progress import make_bar
 from big_align.core.whole_files import naming
 from big_align.parallel.devices.chips import find_chip
-from big_align.training.logs.event_files import Line
+from big_align.training.logs.event_files import EventFile, Line, mend_events
 from big_align.training.logs.goodput import Clock
 from big_align.training.logs.line_files import keep_lines, number_of, read_lines
-from big_align.training.logs.trackers import Pictures, TensorBoard, Tracker
+from big_align.training.logs.trackers import Pictures, Tracker
 
 FILE = "metrics.jsonl"
 NEEDS = ("step",)
@@ -72,7 +72,8 @@ class MetricWriter:
         keep_lines(path, lambda found: (found["step"] or 0) <= step, NEEDS)
         lines = list(_read_numbers(path))
         self._known = [(at, numbers.keys()) for at, numbers in lines if at == step]
-        self._board = TensorBoard(workdir, step, lines)
+        mend_events(path.parent, step, lines)
+        self._board = EventFile(path.parent, step + 1)
         self._file = path.open("a", buffering=1)
         self._trackers = [self._board, *trackers]
 

@@ -4,7 +4,7 @@ import importlib.util
 import json
 import pathlib
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,7 +14,6 @@ from big_align.core.errors import UserError, tell_in_a_line
 from big_align.core.nodes import Given
 from big_align.core.regular_files import read_regular
 from big_align.core.whole_files import write_whole
-from big_align.training.logs.event_files import EventFile, Line, mend_events
 
 Pictures = Mapping[str, UInt8[np.ndarray, "h w 3"]]
 
@@ -31,39 +30,6 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Writes what is left."""
-
-
-class TensorBoard:
-    """Events in the workdir; those of earlier processes are cut where the run continues.
-
-    Args:
-      workdir: folder of the files.
-      step: the step that the run continues from.
-      lines: what was logged up to then.
-    """
-
-    def __init__(self, workdir: str, step: int, lines: Iterable[Line] = ()):
-        folder = pathlib.Path(workdir)
-        mend_events(folder, step, lines)
-        self._events = EventFile(folder, step + 1)
-
-    def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Logs the scalars of a step."""
-        for name, value in scalars.items():
-            self._events.add_scalar(name, value, step)
-
-    def show(self, step: int, pictures: Pictures) -> None:
-        """Logs pictures of a step."""
-        for name, pixels in pictures.items():
-            self._events.add_image(name, pixels, step)
-
-    def flush(self) -> None:
-        """Returns once everything is on disk."""
-        self._events.flush()
-
-    def close(self) -> None:
-        """Flushes and closes the file."""
-        self._events.close()
 
 
 def open_trackers(

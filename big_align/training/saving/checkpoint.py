@@ -9,20 +9,14 @@ import itertools
 import sys
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import multihost
 
-from big_align.core.errors import (
-    DamagedCheckpoint,
-    NotSavedError,
-    UserError,
-    suggest,
-    tell_in_a_line,
-)
+from big_align.core.errors import DamagedCheckpoint, NotSavedError, UserError, suggest
 from big_align.core.nodes import Given
 from big_align.core.types import SavedPart
 from big_align.parallel.distributed import agreement, processes
@@ -82,7 +76,7 @@ class Checkpointer:
         else:
             leftovers.clear(self.folder)  # Orbax would remove more in a bucket
         step_folders.check_files(self.folder)
-        self._manager = ocp.CheckpointManager(
+        self._manager = _Manager(
             self.folder,
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=self._retention,
@@ -98,14 +92,12 @@ class Checkpointer:
                 ),
             ),
             item_handlers={
-                "state": handlers.make_state_handler(lambda: self._round.wait_for_others()),
+                "state": handlers.make_state_handler(self._wait_for_others),
                 "record": ocp.JsonCheckpointHandler(),
                 **{name: handlers.PartHandler() for name in parts},
                 checksums.ITEM: handlers.ChecksumHandler(),  # last, since it covers all the others
             },
         )
-        # It would ask with the numbers of steps, and so move the call at which all stop.
-        self._manager.reached_preemption = lambda step: False
         self._parts, self._read_only = parts, read_only
         self._damaged: dict[int, str] = {}
         self._failed, self._fault, self._deadline = 0, "", rounds.check_deadline(deadline)
@@ -186,9 +178,7 @@ class Checkpointer:
             return
         arguments = ocp.args.Composite(
             state=ocp.args.PyTreeSave(state),
-            record=ocp.args.JsonSave(
-                {**record, "numbers": numbers and dict(numbers), checksums.ITEM: True}
-            ),
+            record=ocp.args.JsonSave({**record, "numbers": numbers and dict(numbers)}),
             **{name: handlers.PartSave(part) for name, part in self._parts.items()},
             **{checksums.ITEM: handlers.ChecksumSave(step)},
         )
@@ -218,6 +208,10 @@ class Checkpointer:
             return self._note_failure(fault, last=several)
         self._round.follow(self._manager.wait_until_finished)
         return not wait or self.settle()
+
+    def _wait_for_others(self) -> None:
+        assert self._round is not None  # what is finished has begun
+        self._round.wait_for_others()
 
     def settle(self) -> bool:
         """Waits for what is being written; returns whether all went well, in every process."""
@@ -265,19 +259,12 @@ class Checkpointer:
           MissingCheckpoint: there is none of this step, or no best one.
         """
         self.settle()
-        lost = []
+        lost: list[int] = []
         # While a run saves, or where storage is slow, processes may find different ones.
         while (found := agreement.share("checkpoint", self.find(step))) is not None:
-            fault, checked = self._find_fault(found)
+            fault = self._find_fault(found)
             if fault is None:
-                try:
-                    state = read_state(self.folder / str(found), described, record, self._parts)
-                except Exception as error:
-                    if checked or isinstance(error, UserError):  # the problem is elsewhere
-                        raise
-                    fault = tell_in_a_line(error)  # it is older than checksums
-                fault = _find_first(agreement.gather(f"read/{found}", fault))
-            if fault is None:
+                state = read_state(self.folder / str(found), described, record, self._parts)
                 if lost and found < lost[0]:
                     again = "" if self._read_only else f"; {lost[0] - found} steps are repeated"
                     self._say(f"using step {found} instead of {lost[0]}{again}")
@@ -286,22 +273,22 @@ class Checkpointer:
                 raise DamagedCheckpoint(f"{self.folder / str(found)} is damaged: {fault}")
             lost.append(found)
             self._set_aside(found, fault)
-        if broken := step_folders.list_damaged(self.folder) or list(self._damaged):
+        if broken := len(step_folders.list_damaged(self.folder) or self._damaged):
             raise DamagedCheckpoint(
-                f"no checkpoint in {self.folder} is whole ({len(broken)} are damaged); use another "
+                f"no checkpoint in {self.folder} is whole ({broken} are damaged); use another "
                 "--workdir to train from the start"
             )
         return None
 
-    def _find_fault(self, step: int) -> tuple[str | None, bool]:
+    def _find_fault(self, step: int) -> str | None:
         """Compares a checkpoint with its checksums; each process reads some of the files.
 
         Returns:
-          What is wrong with it, the same in every process, and whether it has checksums at all.
+          What is wrong with it, in the first process that found something; the same in all.
         """
         share = jax.process_index(), jax.process_count()
-        fault, checked = checksums.inspect(self.folder / str(step), step, share)
-        return _find_first(agreement.gather(f"checkpoint/{step}", fault)), checked
+        fault = checksums.find_fault(self.folder / str(step), step, share)
+        return next(filter(None, agreement.gather(f"checkpoint/{step}", fault)), None)
 
     def _set_aside(self, step: int, fault: str) -> None:
         """Renames a damaged checkpoint or, if read-only, ignores it."""
@@ -340,6 +327,8 @@ class Checkpointer:
             raise NotSavedError(f"{self._fault}. The same command goes on from there")
 
 
-def _find_first(faults: Sequence[str | None]) -> str | None:
-    """Returns the fault of the first process that has found one."""
-    return next(filter(None, faults), None)
+class _Manager(ocp.CheckpointManager):
+    """Never asks whether to stop: with numbers of steps, it would move the call at which all do."""
+
+    def reached_preemption(self, step: int) -> bool:
+        return False

@@ -32,18 +32,19 @@ def make_state_handler(complete: Callable[[], None]) -> ocp.PyTreeCheckpointHand
     kinds = {kind: types.get_type_handler(kind) for kind in types.supported_types()}
     kinds[jax.Array] = types.ArrayHandler(min_slice_bytes_for_replica_parallel=SMALLEST_SLICE)
     registry = types.create_type_handler_registry(*kinds.items())
-    handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+    handler: Any = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
     finalize = handler.finalize
 
     def finalize_all(directory: epath.Path) -> None:
         complete()
         finalize(LiteralPath(directory))
 
+    # Not in a subclass: Orbax knows the arguments of a handler, and makes others, by its class.
     handler.finalize = finalize_all
     return handler
 
 
-class LiteralPath(type(epath.Path())):
+class LiteralPath(type(epath.Path())):  # type: ignore[misc]  # etils exports no class for it
     """A folder whose name may have [, ] or *.
 
     Orbax lists by `glob` what the processes have written, in order to merge it. A path's `glob`
@@ -67,9 +68,10 @@ class PartHandler(ocp.AsyncCheckpointHandler):
 
     async def async_save(self, directory: epath.Path, args: "PartSave") -> list[Future]:
         """Writes a part at once; what goes wrong is told later, when no process waits for this."""
-        written = Future()
+        written: Future[None] = Future()
         try:
-            written.set_result(self.save(directory, args))
+            self.save(directory, args)
+            written.set_result(None)
         except Exception as error:
             written.set_exception(error)
         return [written]

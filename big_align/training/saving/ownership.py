@@ -4,6 +4,9 @@ The owner's file says who it is, and is touched while the owner is alive. On the
 dead process is recognized at once, by its process id and start time. For another machine, only
 changes of the file count: clocks may differ, or be set back. So it is for a copy of the file, which
 has another place on the disk than the owner wrote down.
+
+A lock alone, as `filelock` takes, would not do: buckets have none, shared disks may not pass it on
+to other hosts, and it does not tell whose it is.
 """
 
 import contextlib
@@ -53,7 +56,7 @@ def own(*folders: str | os.PathLike, shared: Iterable[str | os.PathLike] = ()) -
         refused, tokens = None, {}
         if processes.coordination().process_id == 0:
             try:
-                for folder in dict.fromkeys(map(os.fspath, folders)):
+                for folder in dict.fromkeys(str(os.fspath(folder)) for folder in folders):
                     tokens[folder] = stack.enter_context(_own_folder(epath.Path(folder)))
             except UserError as error:
                 refused = str(error)
@@ -64,7 +67,7 @@ def own(*folders: str | os.PathLike, shared: Iterable[str | os.PathLike] = ()) -
         refused, tokens = agreement.share("owner", [refused, tokens])
         if refused:
             raise UserError(refused)
-        for folder in dict.fromkeys(map(os.fspath, shared)):
+        for folder in dict.fromkeys(str(os.fspath(folder)) for folder in shared):
             _check_shared(epath.Path(folder), tokens[folder])
         yield
 

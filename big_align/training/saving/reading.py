@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
 from big_align.core.errors import CheckpointMismatch
 from big_align.core.types import SavedPart
-from big_align.training.saving import handlers, shapes, step_folders
+from big_align.training.saving import handlers, step_folders
+
+Shapes = dict[str, tuple[int, ...]]
+"""Shapes of arrays by path."""
 
 
 def read_state(
@@ -36,13 +40,13 @@ def read_state(
     handler = ocp.PyTreeCheckpointHandler()
     fields = dict(described if isinstance(described, dict) else vars(described))
     metadata = handler.metadata(folder / "state").tree
-    saved = shapes.list_shapes({k: metadata.get(k) for k in fields})
-    wanted = shapes.list_shapes(fields)
+    saved = _list_shapes({k: metadata.get(k) for k in fields})
+    wanted = _list_shapes(fields)
     if saved != wanted:
         raise CheckpointMismatch(
             f"{folder} belongs to another model or optimizer than the config; use another "
             f"--workdir or the config that it was trained with:\n"
-            + shapes.describe_difference(saved, wanted)
+            + _describe_difference(saved, wanted)
         )
     arguments = ocp.args.PyTreeRestore(
         item=described,
@@ -72,3 +76,31 @@ def _check_record(folder: epath.Path, record: Mapping[str, Any]) -> None:
                 f"{folder} was made with {name} = {saved[name]}, the config "
                 f"has {record[name]}; use another --workdir or the former value"
             )
+
+
+def _list_shapes(tree: Any) -> Shapes:
+    """Flattens a tree into path -> shape; absent entries (None) do not appear.
+
+    The number of rows of tables is left out, since their padding depends on the number of devices.
+    """
+    is_leaf = lambda x: hasattr(x, "shape")  # noqa: E731
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
+    shapes = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
+        for path, leaf in leaves
+        if getattr(leaf, "shape", None) is not None
+    }
+    return {k: v[1:] if k.startswith("tables/") else v for k, v in shapes.items()}
+
+
+def _describe_difference(saved: Shapes, wanted: Shapes, most: int = 12) -> str:
+    """Lists, one per line, the differences between the shapes of a checkpoint and those wanted."""
+    lines = [f"only in the checkpoint: {k} {saved[k]}" for k in saved.keys() - wanted.keys()]
+    lines += [f"only in the config's model: {k} {wanted[k]}" for k in wanted.keys() - saved.keys()]
+    lines += [
+        f"{k}: {saved[k]} in the checkpoint, {wanted[k]} in the config's model"
+        for k in saved.keys() & wanted.keys()
+        if saved[k] != wanted[k]
+    ]
+    more = [f"... and {len(lines) - most} more"] if len(lines) > most else []
+    return "\n".join(f"  {line}" for line in sorted(lines)[:most] + more)

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 from etils import epath
@@ -32,7 +32,6 @@ _NUMBERS = itertools.count()
 
 Fault = tuple[int, str]
 """A process and why it could not write."""
-T = TypeVar("T")
 
 
 def check_deadline(deadline: int = 1800) -> int:
@@ -67,7 +66,8 @@ class Round:
             state.num_processes,
         )
         self._folder, self._step, self._deadline = folder, step, deadline
-        self._number, self._fault = next(_NUMBERS), None
+        self._number = next(_NUMBERS)
+        self._fault: Fault | None = None
         self._thread: threading.Thread | None = None
         self._timer = threading.Timer(deadline, self._give_up)
         self._timer.daemon = True
@@ -185,7 +185,7 @@ class Round:
         os._exit(1)
 
 
-def _insist(call: Callable[..., T], *arguments: Any) -> T:
+def _insist(call: Callable[..., Any], *arguments: Any) -> Any:
     """Calls the store until it answers; if process 0 is gone, the watch ends this process."""
     while True:
         try:

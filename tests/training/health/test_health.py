@@ -166,7 +166,8 @@ def test_a_checkpoint_brings_what_a_workdir_has_lost(tmp_path):
         make(first, goes_back=True, saved=4).check(7, USUAL | {"loss": math.nan})
     health = make(first, 4)
     train_until(health, LEAST + 4, 4)
-    kept = json.loads(json.dumps(health.save(LEAST + 4)))
+    health.save(LEAST + 4)
+    kept = json.loads(json.dumps(health.state()))
     assert kept["rewinds"] == [[4, 7]]
     for _ in range(2):  # the second time it is in the workdir again
         found = make(second, LEAST + 4, made=kept)
@@ -177,7 +178,7 @@ def test_a_checkpoint_brings_what_a_workdir_has_lost(tmp_path):
         )
     make(third, LEAST + 4, goes_back=True, saved=LEAST + 4).check(LEAST + 5, USUAL | {"loss": 9.0})
     # A workdir knows more than a checkpoint from before, unless it has lost a line.
-    assert make(second, 4, made=kept).save(5)["rewinds"] == [[4, 7], [LEAST + 4, LEAST + 5]]
+    assert make(second, 4, made=kept).state()["rewinds"] == [[4, 7], [LEAST + 4, LEAST + 5]]
     lines = (second / "rewinds.jsonl").read_text().splitlines(keepends=True)
     (second / "rewinds.jsonl").write_text("".join(["{", "\n", *lines[1:]]))
-    assert make(second, 4, made=kept).save(5)["rewinds"] == [[4, 7]]
+    assert make(second, 4, made=kept).state()["rewinds"] == [[4, 7]]

@@ -31,8 +31,7 @@ def read(workdir):
 
 
 def expect(*steps):
-    tags = ("loss", "time/steps", "a_b")
-    return {tag: [(step, step + n / 8) for step in steps] for n, tag in enumerate(tags)}
+    return {tag: [(step, step + n / 8) for step in steps] for n, tag in enumerate(NAMES)}
 
 
 def newest(workdir):
@@ -61,7 +60,7 @@ def test_files_that_overlap_as_those_of_earlier_versions_lose_what_is_hidden(tmp
     write(tmp_path, 0, range(1, 8))
     file = EventFile(tmp_path, 5)  # hides the steps from 5 on, and repeats them
     for step in (5, 6, 7, 8):
-        file.add_scalar("loss", float(step), step)
+        file.write(step, {"loss": float(step)})
     file.close()
     lines = [{"step": n, "loss": float(n)} for n in range(1, 9)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
@@ -87,7 +86,7 @@ def test_files_that_need_nothing_stay_as_they_are_with_their_pictures(tmp_path):
 def test_what_is_flushed_is_in_the_file_and_a_damaged_record_ends_it(tmp_path):
     file = EventFile(tmp_path, 1)
     for step in range(1, 30):
-        file.add_scalar("loss", 1.0, step)
+        file.write(step, {"loss": 1.0})
     file.flush()
     content = newest(tmp_path).read_bytes()
     assert len(list(split_records(content))) == 2 + 29

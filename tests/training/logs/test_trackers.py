@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-from tensorboardX.proto import event_pb2
+from tensorboard.compat.proto import event_pb2
 
 from big_align.core.errors import ConfigError, UserError
 from big_align.runs import check

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import pytest
 
 from big_align.core.errors import MissingCheckpoint, UserError
-from big_align.training.saving import checkpoint, reading
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import TrainState
 from tests.two_processes import run_both
@@ -56,27 +55,3 @@ def test_a_folder_that_one_process_does_not_see_is_told_to_all(hosts, tmp_path, 
     for outcome in run_both(monkeypatch, lambda process: restore(hosts[process])):
         assert isinstance(outcome, UserError) and not isinstance(outcome, MissingCheckpoint)
         assert "process 1 does not see it, and others do" in str(outcome)
-
-
-def test_what_one_process_cannot_read_is_set_aside_by_all(hosts, monkeypatch):
-    """A checkpoint that is older than checksums shows only when it is read that it is damaged."""
-    monkeypatch.setattr(checkpoint.checksums, "inspect", lambda *_: (None, False))
-
-    def read(process):
-        def read_state(folder, *given):
-            if process == 1 and folder.name == "2":
-                raise ValueError("not what an array was written as")
-            return reading.read_state(folder, *given)
-
-        readers[process] = read_state
-        return restore(hosts[0])
-
-    readers = {}
-    monkeypatch.setattr(
-        checkpoint, "read_state", lambda *given: readers[agreeing().process_id](*given)
-    )
-
-    def agreeing():
-        return checkpoint.agreement.processes.coordination()
-
-    assert run_both(monkeypatch, read) == [1, 1]

@@ -1,0 +1,61 @@
+"""What an evaluator is, and what those of images share."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from big_align.core.nodes import Node
+from big_align.data.examples import Source
+from big_align.data.loading.evaluation_loader import EvalLoader
+from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.features import open_images
+
+
+@runtime_checkable
+class Evaluator(Protocol):
+    """Measures a model through an `Embedder` and returns named numbers.
+
+    Its class may say what it needs, which is checked before training:
+      `needs(settings)`  a classmethod: the methods of the objective that it calls, given the
+                         fields of its config node;
+      `check_objective(settings, objective)`  a classmethod: raises a ValueError if it cannot
+                         measure this objective.
+    Its instances may list the names of the numbers they return in `numbers`, and those of which
+    lower is better in `lower_is_better`; without the latter, the names of the numbers decide.
+    One that shows more than numbers also has `measure(embedder)`, which returns an
+    `exhibits.exhibit.Measured`: the same numbers, and a function that makes the pictures.
+    """
+
+    def __call__(self, embedder: Embedder) -> dict[str, float]: ...
+
+
+class ImageEvaluator:
+    """Measures images of a source. One that has `measure` returns its numbers.
+
+    Args:
+      source: examples with an image.
+      transform: image operations, without randomness.
+      max_broken_fraction: the fraction of broken examples above which evaluation stops.
+    """
+
+    lower_is_better: Sequence[str] = ()
+    needed: tuple[str, ...] = ()
+    """The methods of an objective that it calls, whatever its settings are."""
+    measure: Any
+
+    @classmethod
+    def needs(cls, settings: Node) -> tuple[str, ...]:
+        """Returns the methods of an objective that it calls."""
+        return cls.needed
+
+    def __init__(self, source: Source, transform: str, max_broken_fraction: float):
+        self.source, self.transform = source, transform
+        self.max_broken_fraction = max_broken_fraction
+
+    def open(self, embedder: Embedder, source: Source | None = None) -> EvalLoader:
+        """Opens the examples, or others, in the batches of an embedder."""
+        source = self.source if source is None else source
+        return open_images(embedder, source, self.transform, self.max_broken_fraction)
+
+    def __call__(self, embedder: Embedder) -> dict[str, float]:
+        """Returns the numbers of `measure`."""
+        return self.measure(embedder).numbers
