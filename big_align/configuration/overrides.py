@@ -14,13 +14,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from big_align.components.signatures import (
-    advise,
-    fill_defaults,
-    list_settable,
-    lookup,
-    mend,
-)
+from big_align.components.signatures import advise, fill_defaults, list_settable, lookup, mend
 from big_align.components.written_values import read_value
 from big_align.configuration.config_files import find_config, read_config
 from big_align.configuration.defaults import complete_config

@@ -31,12 +31,7 @@ from big_align.search.index_folder import (
     remove_others,
     write_info,
 )
-from big_align.search.metadata import (
-    MetadataTable,
-    SourceMetadata,
-    add_labels,
-    empty_metadata,
-)
+from big_align.search.metadata import MetadataTable, SourceMetadata, add_labels, empty_metadata
 from big_align.search.pending_rows import PendingRows
 from big_align.search.scann_rows import EXACT_BELOW, LEAST, ScannRows, choose_settings
 from big_align.search.source_entries import IndexEntry, LoadedEntry, SourceEntries

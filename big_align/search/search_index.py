@@ -20,14 +20,7 @@ from big_align.runs.embed_source import digest_architecture, digest_weights
 from big_align.search import queries
 from big_align.search.exact_search import rescore, search_exactly
 from big_align.search.filters import apply_filters
-from big_align.search.index_folder import (
-    CAPTIONS,
-    IMAGES,
-    INFO,
-    KINDS,
-    open_generation,
-    read_info,
-)
+from big_align.search.index_folder import CAPTIONS, IMAGES, INFO, KINDS, open_generation, read_info
 from big_align.search.metadata import PLACEHOLDER
 from big_align.search.scann_rows import EXACT_BELOW, K, ScannRows, ScannSettings
 

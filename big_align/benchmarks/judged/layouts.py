@@ -3,11 +3,7 @@
 from collections.abc import Callable
 
 from big_align.benchmarks.benchmark import Benchmark
-from big_align.benchmarks.judged.choice_files import (
-    read_boxes,
-    read_sugar_crepe,
-    read_winoground,
-)
+from big_align.benchmarks.judged.choice_files import read_boxes, read_sugar_crepe, read_winoground
 from big_align.benchmarks.judged.judgments import Judged
 from big_align.benchmarks.judged.order_tables import read_order_tables
 from big_align.benchmarks.judged.rating_files import read_crisscrossed, read_simlex

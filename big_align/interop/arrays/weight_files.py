@@ -13,12 +13,7 @@ import numpy as np
 from big_align.errors import WeightFileError
 from big_align.interop.arrays import safetensors_files, torch_files
 from big_align.interop.arrays.safetensors_files import write_safetensors
-from big_align.interop.arrays.stored_arrays import (
-    LONGEST_NAME,
-    BinaryFile,
-    StoredArray,
-    parse_json,
-)
+from big_align.interop.arrays.stored_arrays import LONGEST_NAME, BinaryFile, StoredArray, parse_json
 from big_align.whole_files import check_local, name_partial
 
 FORMATS = {

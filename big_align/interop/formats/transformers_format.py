@@ -12,12 +12,7 @@ from absl import logging
 from big_align.components import tables
 from big_align.errors import WeightsMismatch
 from big_align.interop.arrays.weight_files import WeightFile, open_weights
-from big_align.interop.formats import (
-    architecture,
-    preprocessing,
-    sentence_transformers,
-    text_files,
-)
+from big_align.interop.formats import architecture, preprocessing, sentence_transformers, text_files
 from big_align.interop.formats.preprocessing import CLIP_MEAN, CLIP_STD, HALF
 from big_align.interop.formats.pretrained import Pretrained, assemble, read_temperature
 from big_align.interop.formats.transformers_configs import (

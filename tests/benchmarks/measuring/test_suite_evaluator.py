@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from big_align.benchmarks import catalog
-from big_align.benchmarks.measuring.evaluator import NamedBenchmark
+from big_align.benchmarks.measuring.evaluator import NamedBenchmark, NamedSuite
 from big_align.benchmarks.measuring.outcomes import Outcome
-from big_align.benchmarks.measuring.evaluator import NamedSuite
 from big_align.errors import UserError
 from tests.benchmarks.measuring import small
 from tests.benchmarks.measuring.test_runner import make_embedder
