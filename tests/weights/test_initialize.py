@@ -141,7 +141,7 @@ def test_a_model_of_oblong_images_is_read_with_its_grid(tmp_path):
             big_align.save(tmp_path / "out", model, format=format)
     config = tmp_path / "vit" / "config.json"
     config.write_text(re.sub(r"\[\s*16,\s*64\s*\]", "32", config.read_text()))
-    with pytest.raises(WeightsMismatch, match=r"shape \[2, 8, 16\], the model \[4, 4, 16\]"):
+    with pytest.raises(WeightsMismatch, match=r"shape \[2, 8, 16\], .* the model has \[4, 4, 16\]"):
         big_align.load(tmp_path / "vit")
 
 

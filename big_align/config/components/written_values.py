@@ -43,6 +43,6 @@ def _read_one(text: str, kind: type) -> Any:
         value = ast.literal_eval(text)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(str(error)) from error
-    if kind not in SEVERAL:
+    if kind not in SEVERAL or (kind is not tuple and isinstance(value, list)):
         return value
     return tuple(value) if isinstance(value, tuple | list) else (value,)

@@ -125,7 +125,9 @@ class NamedBenchmark(_Named):
     def find(self, embedder: Embedder) -> tuple[Outcome, Show]:
         """Embeds all images and texts and returns the outcome, and what makes its pictures."""
         features = self.task in FEATURE_TASKS
-        return _EmbeddingModel(embedder, self._tokenizer, features, *self._given).measure(self.task)
+        return _EmbeddingModel(embedder, self._tokenizer, features, *self._given).find_outcome(
+            self.task
+        )
 
 
 class _EmbeddingModel(PlanModel):

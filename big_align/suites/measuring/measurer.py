@@ -28,34 +28,7 @@ from big_align.training.logs.evaluations import find_version
 from big_align.use.inference.loaded_model import LoadedModel
 
 
-class _StoredModel(PlanModel):
-    """A model whose embeddings are in a store."""
-
-    def __init__(self, model: LoadedModel, store: EmbeddingStore, *given: Any):
-        super().__init__(*given, store.transform, store.max_broken_fraction)
-        self._model, self._store, self.has_texts = model, store, model.embeds("text")
-        self.folders = {split: store.find_folder(x) for split, x in self.plan.sources.items()}
-
-    @property
-    def embedder(self) -> Embedder:
-        return self._store.embedder
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._model.made_tokenizer
-
-    @property
-    def temperature(self) -> float | None:
-        return self._model.temperature
-
-    def read_images(self, split: str) -> EmbeddedImages:
-        return self._store.read(self.plan.sources[split], self.folders[split])
-
-    def read_texts(self, texts: Sequence[str], what: str = "embedding") -> Float[np.ndarray, "n d"]:
-        return self._store.read_texts(texts, what)
-
-
-class Measurer:
+class Measurer(PlanModel):
     """Measures a model on one benchmark.
 
     Args:
@@ -74,28 +47,41 @@ class Measurer:
         plan: BenchmarkPlan,
         settings: TaskSettings,
     ):
-        self._model, self._path, self._store, self._plan = model, path, store, plan
-        self._benchmark, self._tasks = plan.benchmark, settings
-        self._stored = _StoredModel(model, store, plan, settings)
-        self._folders = self._stored.folders
+        super().__init__(plan, settings, store.transform, store.max_broken_fraction)
+        self._model, self._path, self._store = model, path, store
+        self.has_texts = model.embeds("text")
+        self._folders = {split: store.find_folder(x) for split, x in plan.sources.items()}
         self._texts: dict[str, str] = {}
         self._seconds = 0.0
 
     @property
-    def tasks(self) -> tuple[str, ...]:
-        """The tasks to measure."""
-        return self._plan.tasks
+    def embedder(self) -> Embedder:
+        return self._store.embedder
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._model.made_tokenizer
+
+    @property
+    def temperature(self) -> float | None:
+        return self._model.temperature
+
+    def read_images(self, split: str) -> EmbeddedImages:
+        return self._store.read(self.plan.sources[split], self._folders[split])
+
+    def read_texts(self, texts: Sequence[str], what: str = "embedding") -> Float[np.ndarray, "n d"]:
+        return self._store.read_texts(texts, what)
 
     def count_missing(self) -> dict[str, int]:
         """Returns how many images have no embedding yet, by the folder it will be in."""
         return {
             self._folders[split].name: self._store.count_missing(source, self._folders[split])
-            for split, source in self._plan.sources.items()
+            for split, source in self.plan.sources.items()
         }
 
     def settings(self, task: str) -> dict[str, Any]:
         """Returns everything that the numbers of a task depend on."""
-        described = self._plan.describe(task)
+        described = self.plan.describe(task)
         folders = {split: self._folders[split].name for split in described["splits"]}
         texts = {split: self._digest_texts(split) for split in described["splits"]}
         described |= {"embeddings": folders, "texts_and_labels": texts}
@@ -104,7 +90,7 @@ class Measurer:
             own = self._model.temperature if task == "zero_shot" else None
             described["temperature"] = own or measuring.TEMPERATURE
             described["texts"] = self._model.embeds("text")
-        given = dataclasses.asdict(self._tasks)
+        given = dataclasses.asdict(self.task_settings)
         equal_classes = given.pop("equal_classes")
         if task == "zero_shot":
             described["equal_classes"] = equal_classes
@@ -117,7 +103,7 @@ class Measurer:
 
     def _digest_texts(self, split: str) -> str:
         if split not in self._texts:
-            self._texts[split] = digest_texts(self._plan.sources[split])
+            self._texts[split] = digest_texts(self.plan.sources[split])
         return self._texts[split]
 
     def fingerprint(self, task: str) -> str:
@@ -130,8 +116,8 @@ class Measurer:
         Raises:
           UserError: images cannot be embedded.
         """
-        start, splits = time.monotonic(), {s for task in tasks for s in self._plan.splits_of(task)}
-        for split, source in self._plan.sources.items():
+        start, splits = time.monotonic(), {s for task in tasks for s in self.plan.splits_of(task)}
+        for split, source in self.plan.sources.items():
             if split in splits:
                 self._embed_split(split, source)
         self._seconds = time.monotonic() - start
@@ -143,24 +129,24 @@ class Measurer:
           UserError: labels do not fit, or cannot be measured.
         """
         start = time.monotonic()
-        outcome, _ = self._stored.measure(task)
+        outcome, _ = self.find_outcome(task)
         seconds = {"embedding": self._seconds, "measuring": time.monotonic() - start}
         return self._write_row(task, outcome, seconds)
 
     def _embed_split(self, split: str, source: Source) -> None:
         """Embeds this process's share and waits for the others; all raise the error of any."""
         folder = self._folders[split]
-        topic = f"embedded {self._benchmark.name} {split}"
+        topic = f"embedded {self.plan.benchmark.name} {split}"
         agreement.attempt(topic, self._store.embed, source, folder)
 
     def _write_row(
         self, task: str, outcome: Outcome, seconds: Mapping[str, float]
     ) -> dict[str, Any]:
-        benchmark, model = self._benchmark, self._path
+        benchmark, model = self.plan.benchmark, self._path
         settings = self.settings(task)
         counts = {
-            split: int(self._plan.sources[split].shard_sizes.sum())
-            for split in self._plan.splits_of(task)
+            split: int(self.plan.sources[split].shard_sizes.sum())
+            for split in self.plan.splits_of(task)
         }
         return {
             "dataset": benchmark.name,
@@ -170,9 +156,9 @@ class Measurer:
             "model_fullname": f"{self._model.description} {model}",
             "task": TASK_NAMES[task],
             "language": benchmark.language or "en",
-            "split": self._plan.measured,
-            "images": counts.get(self._plan.measured, 0),
-            "images_in_all": benchmark.sizes.get(self._plan.measured),
+            "split": self.plan.measured,
+            "images": counts.get(self.plan.measured, 0),
+            "images_in_all": benchmark.sizes.get(self.plan.measured),
             "metric": outcome.metric or benchmark.metric,
             "score": outcome.score,
             "metrics": outcome.numbers,

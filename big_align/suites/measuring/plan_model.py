@@ -43,7 +43,7 @@ class PlanModel(abc.ABC):
         transform: str | None,
         max_broken_fraction: float,
     ):
-        self.plan, self.settings, self.transform = plan, settings, transform
+        self.plan, self.task_settings, self.transform = plan, settings, transform
         self.max_broken_fraction = max_broken_fraction
         self._splits: dict[str, LabeledSplit] = {}
 
@@ -70,7 +70,7 @@ class PlanModel(abc.ABC):
     def read_texts(self, texts: Sequence[str], what: str = "embedding") -> Float[np.ndarray, "n d"]:
         """Returns the "embedding" or the "features" of each text."""
 
-    def measure(self, task: str) -> tuple[Outcome, Show]:
+    def find_outcome(self, task: str) -> tuple[Outcome, Show]:
         """Measures a task; returns the outcome, and what makes its pictures.
 
         Raises:
@@ -90,7 +90,7 @@ class PlanModel(abc.ABC):
         return outcome, lambda: outcome.confusions
 
     def _classify(self, task: str) -> Outcome:
-        plan, metric, settings = self.plan, self.plan.benchmark.metric, self.settings
+        plan, metric, settings = self.plan, self.plan.benchmark.metric, self.task_settings
         others = {split: self._read(split) for split in plan.splits_of(task)}
         test = others.pop(plan.measured)
         if task == "zero_shot":

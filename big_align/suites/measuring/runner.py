@@ -117,7 +117,9 @@ def _find_results(
     """Returns what is there already for each task; nothing if its labels cannot be read."""
 
     def find() -> dict[str, dict[str, Any] | None]:
-        return {task: files.find(name, task, measurer.fingerprint(task)) for task in measurer.tasks}
+        return {
+            task: files.find(name, task, measurer.fingerprint(task)) for task in measurer.plan.tasks
+        }
 
     try:
         return agreement.attempt(f"labels of {name}", find)

@@ -27,12 +27,7 @@ from big_align.evaluators.knn import measure_neighbors
 from big_align.evaluators.linear_probe import ProbeSettings, fit_probe
 from big_align.evaluators.retrieval import DIRECTIONS, join_captions, measure_recalls
 from big_align.evaluators.scores import OF_SEVERAL_LABELS
-from big_align.evaluators.text_tuning import (
-    TUNING,
-    ClassEmbeddings,
-    list_tuned,
-    measure_tuning,
-)
+from big_align.evaluators.text_tuning import TUNING, ClassEmbeddings, list_tuned, measure_tuning
 from big_align.evaluators.zero_shot import check_named
 from big_align.suites.measuring.embeddings import EmbeddedImages
 from big_align.suites.measuring.outcomes import Outcome, describe_scores
