@@ -15,7 +15,8 @@ from absl import logging
 from big_align.components import signatures, tables
 from big_align.data import listing
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
-from big_align.data.sources.image_folder import METADATA, look_inside
+from big_align.data.sources.object_rows import METADATA
+from big_align.data.sources.rows_source import look_inside
 from big_align.data.tags import tag_counting
 from big_align.data.text import vocabulary
 from big_align.errors import ConfigError, UserError
