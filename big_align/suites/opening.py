@@ -15,8 +15,8 @@ from big_align.data.labels.classes import ClassList
 from big_align.data.labels.descriptions import read_descriptions, take_descriptions
 from big_align.data.labels.word_net import WordNet
 from big_align.data.sources.folder_source import FolderSource
-from big_align.data.sources.image_folder import read_image_folder
 from big_align.data.sources.record_source import TFDSSource
+from big_align.data.sources.rows_source import RowsSource
 from big_align.data.sources.tar_source import TarSource
 from big_align.suites import caption_files, catalog, label_binding, label_lists, tfds_labels
 from big_align.suites.benchmark import JUDGED, Benchmark, Layout
@@ -288,7 +288,7 @@ def _open_shards(found: FoundLayout, task: str, index_dir: str | None) -> exampl
 
 def _open_json_lines(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
     path = f"{found.root}/{found.split}"
-    return read_image_folder(path, caption="", label=found.layout.label)
+    return RowsSource(path, caption="", label=found.layout.label)
 
 
 def _open_karpathy(found: FoundLayout, task: str, index_dir: str | None) -> examples.Source:
