@@ -7,6 +7,7 @@ from typing import Any
 
 from big_align.core.digests import hash_bytes
 from big_align.core.errors import put_in_a_line
+from big_align.data.precomputed.shard_files import list_differences
 from big_align.prepare import sketch, storage, text_rules
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import CHUNK, Inputs, Stretch
@@ -174,32 +175,10 @@ DESCRIBED = {"listed": "what the file of --drop says", "stamps": "the size or ti
 
 def tell_difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     """Says which settings differ."""
-    flat, before = _flatten(new), _flatten(old)
-    differ = [name for name in flat if flat[name] != before.get(name)]
-    if any(name in differ for name in ("paths", "stems")):  # stamps then differ too
-        differ = [name for name in differ if name not in ("stems", "stamps")]
-    told = [
-        f"{DESCRIBED[name]} differs"
-        if name in DESCRIBED
-        else f"{name} was {_show(before.get(name))} and is {_show(flat[name])}"
-        for name in differ
-    ]
+    told = list_differences(old, new, DESCRIBED)
+    if DESCRIBED["stems"] in str(told) or "inputs.paths" in str(told):  # stamps then differ too
+        told = [t for t in told if not t.startswith((DESCRIBED["stems"], DESCRIBED["stamps"]))]
     return put_in_a_line("; ".join(told))
-
-
-def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns settings and those of their parts by name."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= value if isinstance(value, dict) else {name: value}
-    return flat
-
-
-def _show(value: Any) -> str:
-    """Shows a setting in a few words."""
-    if not isinstance(value, list):
-        return str(value)
-    return f"{len(value)} files" if len(value) > 3 else " ".join(map(str, value)) or "none"
 
 
 def _digest(value: Any) -> str:

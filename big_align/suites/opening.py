@@ -15,8 +15,8 @@ from big_align.data.labels.classes import ClassList
 from big_align.data.labels.descriptions import read_descriptions, take_descriptions
 from big_align.data.labels.word_net import WordNet
 from big_align.data.sources.folder_source import FolderSource
-from big_align.data.sources.image_folder import read_image_folder
 from big_align.data.sources.record_source import TFDSSource
+from big_align.data.sources.rows_source import RowsSource
 from big_align.data.sources.tar_source import TarSource
 from big_align.suites import caption_files, catalog, label_binding, label_lists, tfds_labels
 from big_align.suites.benchmark import JUDGED, Benchmark, Layout
@@ -285,7 +285,7 @@ _OPENERS: dict[str, Callable[["FoundLayout", str, str | None], examples.Source]]
     "shards": lambda found, task, index_dir: TarSource(
         _glob(found.root, f"{found.split}-*.tar"), **_list_texts(found.layout), index_dir=index_dir
     ),
-    "json_lines": lambda found, task, index_dir: read_image_folder(
+    "json_lines": lambda found, task, index_dir: RowsSource(
         found.path, caption="", label=found.layout.label
     ),
     "karpathy": lambda found, task, index_dir: caption_files.read_karpathy(

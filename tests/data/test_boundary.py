@@ -16,8 +16,8 @@ from big_align.data.examples import BrokenExample
 from big_align.data.images import image_ops
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.array_source import ArraySource
-from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.folder_source import FolderSource
+from big_align.data.sources.rows_source import RowsSource
 from big_align.data.sources.tar_source import TarSource
 
 EXCEPTIONS = [RecursionError("deep"), MemoryError(), OSError(40, "loop"), OverflowError("1e999")]
@@ -160,7 +160,7 @@ def test_rows_that_name_no_image_are_broken(tmp_path):
     wrong = ["folder", "pipe", "zero", "loop", "a\0b", "x" * 5000, "nothing", "first.png\0"]
     lines = ["image,caption", *(f"{name},text" for name in ["first.png", *wrong, "last.png"])]
     (tmp_path / "x.csv").write_text("\n".join(lines))
-    source = CsvSource(f"{tmp_path}/x.csv", caption="caption")
+    source = RowsSource(f"{tmp_path}/x.csv", caption="caption")
     with EvalLoader(source, "", 4, max_broken_fraction=1.0) as loader:
         mask = np.concatenate([batch["mask"] for batch in loader.images()])[: len(wrong) + 2]
         assert mask.tolist() == [True] + [False] * len(wrong) + [True]
@@ -183,7 +183,7 @@ def test_a_path_takes_no_room_but_its_own(tmp_path):
     (tmp_path / "0.png").write_bytes(make_members(0)[0][1])
     lines = ["image", *[f"{n}.png" for n in range(500)], "x" * 100_000]
     (tmp_path / "x.csv").write_text("\n".join(lines))
-    source = CsvSource(f"{tmp_path}/x.csv")
+    source = RowsSource(f"{tmp_path}/x.csv")
     assert len(source._paths) < 200_000 and source.read(0, 0).key.endswith("/0.png")
 
 

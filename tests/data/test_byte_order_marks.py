@@ -12,9 +12,8 @@ from big_align.data import files
 from big_align.data.examples import BrokenExample, clean_captions
 from big_align.data.labels.classes import read_classes
 from big_align.data.labels.descriptions import read_descriptions
-from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.file_pairs import FilePairsSource
-from big_align.data.sources.image_folder import look_inside, read_image_folder
+from big_align.data.sources.rows_source import RowsSource, look_inside
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.tags.tag_counting import read_names
 from big_align.data.text import piece_files, roberta_tokenizer, vocabulary
@@ -94,14 +93,14 @@ READERS = {
     "d.json": ('{"dög": "an animal"}', read_descriptions),
     "names.csv": ("/m/011k07,Tortoise\n/m/0bt9lr,Dög\n", read_names),
     "config.json": ('{"model_type": "dög"}', lambda path: read_json(pathlib.Path(path))),
-    "x.csv": ("file,text\r\n0.png,a dög\r\n", lambda path: read_texts(CsvSource(path))),
-    "x.tsv": ("file\ttext\n0.png\ta dög\n", lambda path: read_texts(CsvSource(path))),
+    "x.csv": ("file,text\r\n0.png,a dög\r\n", lambda path: read_texts(RowsSource(path))),
+    "x.tsv": ("file\ttext\n0.png\ta dög\n", lambda path: read_texts(RowsSource(path))),
     "x.jsonl": (
-        '{"file_name": "0.png", "text": "a dög"}\n', lambda p: read_texts(read_image_folder(p)),
+        '{"file_name": "0.png", "text": "a dög"}\n', lambda p: read_texts(RowsSource(p)),
     ),
     "x.json": (
         ' \n[{"file_name": "0.png", "text": "a dög"}]',
-        lambda path: (look_inside(path, "coco"), read_texts(read_image_folder(path))),
+        lambda path: (look_inside(path, "coco"), read_texts(RowsSource(path))),
     ),
     "any.txt": ("a\r\nb", files.read_text),
     "drop.jsonl": ('{"key": "dög-7"}\r\n', read_listed),
@@ -125,7 +124,7 @@ def test_a_mark_inside_of_a_text_is_no_part_of_a_caption(tmp_path):
     (tmp_path / "0.png").write_bytes(encode_image(make_pixels(0)))
     (tmp_path / "x.csv").write_text("file,text\n0.png,\ufeff\n0.png,\ufeffa dog\n0.png, \n")
     for skip in (False, True):
-        source = CsvSource(str(tmp_path / "x.csv"), skip_bad_lines=skip)
+        source = RowsSource(str(tmp_path / "x.csv"), skip_bad_lines=skip)
         assert source.read_text(0, 0) == (["a dog"], ())
         assert list(source.bad_lines) == ([2, 4] if skip else [])
     for name in "ab":

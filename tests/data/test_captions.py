@@ -15,7 +15,7 @@ from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.coco_source import CocoSource
 from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.folder_source import FolderSource
-from big_align.data.sources.image_folder import read_image_folder
+from big_align.data.sources.rows_source import RowsSource
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
 
@@ -88,7 +88,7 @@ def test_an_integer_is_the_text_of_its_digits(value, tmp_path):
     (tmp_path / "a.png").write_bytes(members[0][1])
     path = tmp_path / "list.jsonl"
     path.write_text(json.dumps({"image": "a.png", "title": value}))
-    assert read_image_folder(str(path)).read_text(0, 0) == (["1984"], ())
+    assert RowsSource(str(path)).read_text(0, 0) == (["1984"], ())
 
 
 def test_a_null_is_called_so(tmp_path):
@@ -115,11 +115,11 @@ def test_a_folder_of_classes_used_for_captions_says_what_to_set(tmp_path):
     with pytest.raises(ConfigError, match=r"config.data: .*--config.data.classes=source$"):
         make(lambda: SAMPLER.check(source), {}, "config.data")
     with pytest.raises(UserError, match="there is no metadata.jsonl or metadata.csv or metadata.p"):
-        read_image_folder(str(tmp_path))
+        RowsSource(str(tmp_path))
     (tmp_path / "bee" / "metadata.csv").write_text("file_name,text\n0.png,a bee\n")
     with pytest.raises(UserError, match="set path=.*/bee"):
-        read_image_folder(str(tmp_path))
-    assert read_image_folder(f"{tmp_path}/bee").read_text(0, 0) == (["a bee"], ())
+        RowsSource(str(tmp_path))
+    assert RowsSource(f"{tmp_path}/bee").read_text(0, 0) == (["a bee"], ())
 
 
 def test_a_source_with_some_captions_passes_and_one_without_is_told_what_to_set():
@@ -146,7 +146,7 @@ def test_mistakes_of_metadata_name_file_and_line(lines, message, tmp_path):
     (tmp_path / "0.png").write_bytes(encode_image(make_pixels(0)))
     (tmp_path / "metadata.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(UserError, match=message):
-        read_image_folder(str(tmp_path))
+        RowsSource(str(tmp_path))
 
 
 def test_a_caption_of_metadata_that_is_no_text_breaks_its_example_alone(tmp_path):
@@ -157,7 +157,7 @@ def test_a_caption_of_metadata_that_is_no_text_breaks_its_example_alone(tmp_path
         (tmp_path / f"{number}.png").write_bytes(encode_image(make_pixels(number)))
         rows.append({"file_name": f"{number}.png", "text": text})
     (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    source = read_image_folder(str(tmp_path))
+    source = RowsSource(str(tmp_path))
     assert source.read_text(0, 0) == (["a"], ())
     for number in range(1, len(texts)):
         with pytest.raises(BrokenExample, match="the caption (is|has)"):
@@ -203,7 +203,7 @@ def test_metadata_has_labels_by_number_or_name(tmp_path):
     (tmp_path / "1.png").write_bytes(encode_image(make_pixels(1)))
     rows = [{"file_name": "0.png", "label": ["dog", "cat"]}, {"file_name": "1.png", "label": "dog"}]
     (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    source = read_image_folder(str(tmp_path))
+    source = RowsSource(str(tmp_path))
     assert source.class_names == ("cat", "dog")
     assert [source.read(0, n).labels for n in range(2)] == [(1, 0), (1,)]
 

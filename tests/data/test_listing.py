@@ -12,9 +12,9 @@ import pytest
 from big_align.config.components.source_flags import recognize_source
 from big_align.data import listing
 from big_align.data.derived.split_source import SplitSource
-from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.folder_source import FolderSource, ImageFiles
+from big_align.data.sources.rows_source import RowsSource
 from big_align.data.sources.tar_source import TarSource
 from big_align.prepare.inputs import find_inputs
 from tests.data.samples import encode_image, make_pixels
@@ -125,7 +125,7 @@ def test_rows_of_a_table_that_name_a_file_by_links_are_one_example(photos):
     names = ["cat/0.png", "latest/0.png", "cat/0again.png", "dog/1.png", "again/cat/2.png", "9.png"]
     rows = [f"{name},text {number}" for number, name in enumerate(names)]
     (photos / "table.csv").write_text("\n".join(["file,text", *rows]))
-    source = CsvSource(str(photos / "table.csv"))
+    source = RowsSource(str(photos / "table.csv"))
     texts = [source.read_text(0, n)[0] for n in range(int(source.shard_sizes.sum()))]
     assert texts == [["text 0", "text 1"], ["text 2", "text 4"], ["text 3"], ["text 5"]]
 

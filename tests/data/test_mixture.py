@@ -121,7 +121,7 @@ def test_each_part_has_its_own_epochs():
     with make_mixture() as mixture:
         batches = [mixture.batch(step) for step in range(40)]
         assert mixture.epochs(20) == {"epoch/labels": 3.0, "epoch/pairs": 4.0}
-        assert (mixture.num_examples, mixture.steps_per_epoch) == (65, 65 / 12)
+        assert mixture.num_examples == 65
     for part, size in enumerate(SIZES.values()):
         stream = [n for batch in batches for n in shown(batch, part)]
         epochs = [stream[first : first + size] for first in range(0, len(stream) - size + 1, size)]

@@ -13,8 +13,8 @@ from big_align.core.errors import UserError
 from big_align.data import row_groups
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.row_groups import Place, RowGroups
-from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.parquet_source import ParquetSource
+from big_align.data.sources.rows_source import RowsSource
 
 
 def write(path, rows_a_group=4, **columns) -> str:
@@ -205,4 +205,4 @@ def test_no_image_is_fetched_from_an_address_as_in_a_csv(tmp_path):
             source.read_image(0, 0)
         (tmp_path / "x.csv").write_text(f"image,caption\n{address},a dog\n")
         with pytest.raises(UserError, match="the image is an address"):
-            CsvSource(str(tmp_path / "x.csv"))
+            RowsSource(str(tmp_path / "x.csv"))

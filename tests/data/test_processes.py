@@ -18,8 +18,8 @@ from big_align.core.errors import BrokenDataError, UserError
 from big_align.data.labels.classes import ClassList
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.sources.array_source import ArraySource, read_npz
-from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.folder_source import FolderSource
+from big_align.data.sources.rows_source import RowsSource
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordPieceTokenizer, WordTokenizer
 
@@ -137,7 +137,7 @@ def make_sources(folder):
         "npz": read_npz(str(folder / "x.npz")),
         "tar": TarSource(write_tar(folder / "x.tar", members)),
         "remote tar": TarSource(f"file://{folder}/x.tar"),
-        "csv": CsvSource(str(folder / "list.csv"), label="label", caption="caption"),
+        "csv": RowsSource(str(folder / "list.csv"), label="label", caption="caption"),
         "folder": FolderSource(str(folder)),
         "with a cache and a lock": CachingSource(folder / "shades.npy", 30),
     }

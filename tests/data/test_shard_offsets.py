@@ -21,3 +21,13 @@ def test_there_is_nothing_behind_the_last_example():
         offsets = ShardOffsets(sizes)
         with pytest.raises(IndexError):
             offsets.locate_one(offsets.count)
+
+
+def test_places_are_spread_over_all_shards():
+    offsets = ShardOffsets(np.array([3, 0, 5, 2]))
+    every = [offsets.locate_one(number) for number in range(10)]
+    assert offsets.spread(10) == offsets.spread(99) == offsets.spread_to_end(10) == every
+    assert offsets.spread(5) == every[::2]
+    assert offsets.spread_to_end(4) == [every[n] for n in (0, 3, 6, 9)]
+    assert ShardOffsets(np.zeros(2, int)).spread(5) == []
+    assert ShardOffsets(np.zeros(2, int)).spread_to_end(5) == []

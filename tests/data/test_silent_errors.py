@@ -89,9 +89,9 @@ def test_integers_are_labels_however_they_are_written():
 @pytest.mark.parametrize("value", [2.7, -5, np.nan, 2**40])
 def test_an_array_of_labels_holds_class_numbers(tmp_path, value):
     write_npz(tmp_path, label=np.array([0, 1, 2, value, 1, 2]))
-    with pytest.raises(UserError, match=f"x.npz: 3: the label is {re.escape(str(value))}"):
+    with pytest.raises(UserError, match=f"x.npz: 3: the label is '?{re.escape(str(value))}"):
         read_npz(str(tmp_path / "x.npz"))
-    with pytest.raises(UserError, match="array: 0: the label is 2.7"):
+    with pytest.raises(UserError, match="array: 0: the label is '2.7', not an integer"):
         ArraySource(arrays()["image"], [[]] * 6, [2.7] * 6)
     assert ArraySource(arrays()["image"], [[]] * 6, [2.0] * 6).read_text(0, 0) == ([], (2,))
 

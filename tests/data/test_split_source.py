@@ -7,8 +7,8 @@ from PIL import Image
 from big_align.core.errors import UserError
 from big_align.data.derived.split_source import SplitSource
 from big_align.data.sources.array_source import ArraySource
-from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.folder_source import FolderSource
+from big_align.data.sources.rows_source import RowsSource
 from big_align.data.sources.tar_source import TarSource
 from tests.data.samples import encode_image, make_array, make_members, make_pixels, write_tar
 
@@ -93,7 +93,7 @@ def test_layouts_with_the_same_names_of_files_hold_out_the_same(tmp_path):
     (tmp_path / "table.csv").write_text("\n".join(lines))
     found = [
         {key.rpartition("/")[2].partition(".")[0] for key in list_keys(SplitSource(s, 0.3, True))}
-        for s in (tars, CsvSource(str(tmp_path / "table.csv")), FolderSource(f"{tmp_path}/images"))
+        for s in (tars, RowsSource(str(tmp_path / "table.csv")), FolderSource(f"{tmp_path}/images"))
     ]
     assert found[0] == found[1] == found[2] and 5 < len(found[0]) < 35
 

@@ -10,8 +10,7 @@ import pytest
 
 from big_align.core.errors import UserError
 from big_align.data import files, table_lines
-from big_align.data.sources.csv_source import CsvSource
-from big_align.data.sources.image_folder import JsonObjectsSource
+from big_align.data.sources.rows_source import RowsSource
 from tests.data.samples import encode_image, make_pixels
 
 BAD = [b'"0.png","an open quote', b"0.png,\xff", b"0.png", b"0.png,a,b", b",no image",
@@ -47,18 +46,18 @@ def test_of_a_table_with_bad_lines_all_others_are_read(tmp_path, seed, quoting):
         at += made.getvalue().count("\n")
     path = tmp_path / "x.csv"
     path.write_bytes(b"".join(lines))
-    source = CsvSource(str(path), skip_bad_lines=True)
+    source = RowsSource(str(path), skip_bad_lines=True)
     assert read_all(source) == good
     assert set(source.bad_lines) == bad and int(source.broken.sum()) == len(bad) > 5
     with pytest.raises(UserError, match=r"x.csv, line \d"):
-        CsvSource(str(path))
+        RowsSource(str(path))
 
 
 def test_a_bad_line_inside_of_a_text_in_quotes_costs_that_row(tmp_path):
     write_images(tmp_path)
     data = b'file,text\n0.png,"two\n\xff\nlines"\n1.png,whole\n'
     (tmp_path / "x.csv").write_bytes(data)
-    source = CsvSource(str(tmp_path / "x.csv"), skip_bad_lines=True)
+    source = RowsSource(str(tmp_path / "x.csv"), skip_bad_lines=True)
     assert read_all(source) == [("1.png", (["whole"], ()))] and list(source.bad_lines) == [2, 3, 4]
 
 
@@ -149,7 +148,7 @@ def test_json_lines_and_labels_of_another_kind(tmp_path):
     lines[3:3] = [["0.png"], {"label": 2}]
     text = "\n".join(map(json.dumps, lines)) + "\n{\n" + "[" * 100_000 + "\n"
     (tmp_path / "x.jsonl").write_text(text)
-    source = JsonObjectsSource(str(tmp_path / "x.jsonl"), skip_bad_lines=True)
+    source = RowsSource(str(tmp_path / "x.jsonl"), skip_bad_lines=True)
     assert read_all(source) == [("0.png", ([], (1,))), ("2.png", ([], (2,)))]
     assert list(source.bad_lines) == [2, 3, 4, 5, 7, 8, 9]
     assert "the label is 'dog' and that of line 1 is '1'" in source.bad_lines[2]
@@ -160,11 +159,11 @@ def test_objects_of_a_list_that_cannot_be_used(tmp_path):
     write_images(tmp_path)
     path = tmp_path / "x.json"
     path.write_text('[{"image": "0.png", "caption": "a"}, 3, {"caption": "b"},{"image": "1.png"}]')
-    source = JsonObjectsSource(str(path), skip_bad_lines=True)
+    source = RowsSource(str(path), skip_bad_lines=True)
     assert read_all(source) == [("0.png", (["a"], ()))]
     assert list(source.bad_lines) == [2, 3, 4]
     with pytest.raises(UserError, match="x.json, object 2 is not a JSON object: 3; skip_bad_lines"):
-        JsonObjectsSource(str(path))
+        RowsSource(str(path))
     for text, message in [
         ("[]", "has no list of JSON objects"), ("[1, 2]", "has no list of JSON objects"),
         ("[", "x.json is not JSON"), ("{}", "has no list of JSON objects"),
@@ -172,7 +171,7 @@ def test_objects_of_a_list_that_cannot_be_used(tmp_path):
     ]:  # fmt: skip
         path.write_text(text)
         with pytest.raises(UserError, match=message):
-            JsonObjectsSource(str(path))
+            RowsSource(str(path))
 
 
 def test_what_all_lines_share_is_an_error_of_the_table(tmp_path):
@@ -186,13 +185,13 @@ def test_what_all_lines_share_is_an_error_of_the_table(tmp_path):
     ]:
         path.write_bytes(text.encode("latin-1"))
         with pytest.raises(UserError, match=message):
-            CsvSource(str(path), skip_bad_lines=True)
+            RowsSource(str(path), skip_bad_lines=True)
 
 
 def test_a_missing_image_is_a_broken_example_even_in_the_first_row(tmp_path):
     write_images(tmp_path)
     (tmp_path / "x.csv").write_text("file,text\n9.png,a\n0.png,b\n")
-    source = CsvSource(str(tmp_path / "x.csv"), skip_bad_lines=True)
+    source = RowsSource(str(tmp_path / "x.csv"), skip_bad_lines=True)
     assert source.shard_sizes.sum() == 2 and not source.bad_lines
     with pytest.raises(ValueError, match="there is no file"):
         source.read(0, 0)
@@ -254,5 +253,5 @@ def test_lines_that_are_left_out_are_told(tmp_path, caplog):
     path.write_text("file,text\n0.png,a\n,b\n,c\n")
     (tmp_path / "0.png").touch()
     with caplog.at_level("WARNING"):
-        CsvSource(str(path), skip_bad_lines=True)
+        RowsSource(str(path), skip_bad_lines=True)
     assert f"{path}: 2 lines left out; line 3 names no image in the column 'file'" in caplog.text

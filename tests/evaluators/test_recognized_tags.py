@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from big_align.data.sources.csv_source import CsvSource
+from big_align.data.sources.rows_source import RowsSource
 from big_align.evaluators import tag_recognition
 from big_align.evaluators.tag_recognition import TagRecognition
 from tests.evaluators.tagged import GivenLogits, Words, make_source, write_tags
@@ -63,7 +63,7 @@ def write_table(folder, rows):
         writer = csv.writer(file)
         writer.writerow(["image", "there", "absent"])
         writer.writerows([f"{n}.png", *row] for n, row in enumerate(rows))
-    return CsvSource(str(path), label="there"), CsvSource(str(path), label="absent")
+    return RowsSource(str(path), label="there"), RowsSource(str(path), label="absent")
 
 
 def test_partial_labels_count_where_somebody_looked(tmp_path):

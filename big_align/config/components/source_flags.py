@@ -17,7 +17,8 @@ from big_align.core.errors import ConfigError, UserError
 from big_align.core.nodes import Node
 from big_align.data import listing
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
-from big_align.data.sources.image_folder import METADATA, look_inside
+from big_align.data.sources.object_rows import METADATA
+from big_align.data.sources.rows_source import look_inside
 from big_align.data.tags import tag_counting
 from big_align.data.text import vocabulary
 

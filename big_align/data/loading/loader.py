@@ -155,11 +155,6 @@ class TrainLoader:
         self._workers = parallel.Workers(count * self.num_threads, least)
 
     @property
-    def steps_per_epoch(self) -> float:
-        """Global batches that hold as many examples as there are; see `epochs` for each stream."""
-        return self.num_examples / self.batch_size
-
-    @property
     def broken(self) -> int:
         """Examples that this process knows to be broken."""
         return sum(stream.examples.broken for stream in self._streams.values())

@@ -12,6 +12,7 @@ import collections
 import json
 import pathlib
 import re
+import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -103,22 +104,38 @@ def claim_folder(
 
 def check_same(folder: pathlib.Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Raises a UserError that names what differs between what is there and what would be made."""
-    if faults := _differences(there, json.loads(json.dumps(here))):
+    if faults := list_differences(there, json.loads(json.dumps(here))):
         raise UserError(
             f"{folder} was made with other settings: {'; '.join(faults)}; give another --output, "
             f"or remove the folder"
         )
 
 
-def _differences(there: Any, here: Any, where: str = "") -> list[str]:
-    """Lists the entries in which two indexes differ."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        keys = dict.fromkeys([*there, *here])
-        found = (_differences(there.get(k), here.get(k), f"{where}.{k}".lstrip(".")) for k in keys)
-        return [fault for faults in found for fault in faults]
+def list_differences(
+    there: Any,
+    here: Any,
+    said: Mapping[str, str] = types.MappingProxyType({}),
+    where: str = "",
+) -> list[str]:
+    """Lists the entries in which two JSON objects differ.
+
+    Args:
+      there: what was.
+      here: what is.
+      said: what is said of entries whose values say nothing to people, by their names.
+      where: the place of the objects in others.
+    """
     if there == here:
         return []
-    if isinstance(there, list) and isinstance(here, list):
+    if (name := where.rpartition(".")[2]) in said:
+        return [f"{said[name]} differs"]
+    if isinstance(there, dict) and isinstance(here, dict):
+        keys = dict.fromkeys([*there, *here])
+        parts = [(there.get(k), here.get(k), said, f"{where}.{k}".lstrip(".")) for k in keys]
+        return [fault for part in parts for fault in list_differences(*part)]
+    lists = isinstance(there, list) and isinstance(here, list)
+    short = lists and len(there) <= 3 and len(here) <= 3  # lists of texts, which can be shown
+    if lists and not (short and all(isinstance(each, str) for each in there + here)):
         pairs = [pair for pair in zip(there, here, strict=False) if pair[0] != pair[1]]
         first = f", and {pairs[0][0]} is now {pairs[0][1]}" if pairs else ""
         return [f"{where} are {len(there)} there and {len(here)} now{first}"]

@@ -12,9 +12,9 @@ from big_align.data import files, listing
 from big_align.data.column_values import is_plain, is_text, spell_halves, type_column, type_texts
 from big_align.data.columns import list_names
 from big_align.data.row_groups import open_table, read_group
-from big_align.data.sources.csv_source import read_csv
-from big_align.data.sources.image_folder import read_objects
+from big_align.data.sources.object_rows import read_objects
 from big_align.data.sources.parquet_source import NO_TABLE
+from big_align.data.sources.rows_source import read_csv
 from big_align.data.table_lines import BadLines
 
 MOST_COLUMNS = 5000

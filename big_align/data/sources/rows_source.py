@@ -1,5 +1,7 @@
-"""A CSV or TSV table of image files with captions, labels or both."""
+"""A table of image files with captions, labels or both: CSV, JSON or Parquet."""
 
+import codecs
+import io
 import itertools
 import os
 import re
@@ -8,7 +10,9 @@ from collections.abc import Iterator
 from absl import logging
 
 from big_align.core.errors import FieldError, UserError
-from big_align.data import columns
+from big_align.core.regular_files import open_given
+from big_align.data import columns, files
+from big_align.data.sources.object_rows import UNITS, find_metadata, make_row, read_objects
 from big_align.data.sources.table_source import Row, TableSource, is_integer
 from big_align.data.table_lines import (
     IMAGE_FILE,
@@ -23,32 +27,34 @@ SPELLED = {"tab": "\t", "\\t": "\t"}
 """How a command line can name a delimiter that is hard to type."""
 
 
-class CsvSource(TableSource):
-    """Examples of a CSV or TSV file whose first line names the columns.
+class RowsSource(TableSource):
+    """Examples of a table: CSV or TSV with the names of columns in the first line, or of objects.
 
     Columns that are not set are found by their usual names, such as `filepath,title` and
     `image,caption`, and reported in the log. Rows of one image are one example with several
     captions.
 
-    Labels are integers on all lines, or names on all lines; the label of a name is its position
-    among the sorted names of the file. An empty label means that the line has none. Several are
-    separated by `|`, as in `dog|potted plant`, and integers also by spaces, as in `11 15`.
+    Labels are integers in all rows, or names in all rows; the label of a name is its position
+    among the sorted names of the file. In CSV an empty label means that the line has none. Several
+    are separated by `|`, as in `dog|potted plant`, and integers also by spaces, as in `11 15`. In
+    objects a label is a number, a name, or a list of these.
 
     Args:
-      path: the table, UTF-8, local or of any fsspec file system.
+      path: the table, local or of any fsspec file system: `.jsonl` with one JSON object per line,
+        `.json` with a list of them, `.parquet`, or else CSV; or a folder with a `metadata.jsonl`,
+        `.csv` or `.parquet`.
       image: the column of the image files, relative to the folder of the table or to the folder
         `images` in it; None finds it.
       label: the column of the class or classes. None finds it if no captions are read; ""
         reads none.
-      caption: the column of the text, or of several texts in a JSON list; None finds it, "" reads
-        none.
-      delimiter: what separates the columns, such as `tab`; None takes what Excel's first line,
-        `sep=;`, says, or finds a comma, a tab, a semicolon or `|`.
-      skip_bad_lines: whether lines that cannot be used count as broken examples while the rest is
+      caption: the column of the text, or of several texts in a list; None finds it, "" reads none.
+      delimiter: what separates the columns of CSV, such as `tab`; None takes what Excel's first
+        line, `sep=;`, says, or finds a comma, a tab, a semicolon or `|`.
+      skip_bad_lines: whether rows that cannot be used count as broken examples while the rest is
         read.
 
     Raises:
-      UserError: the file cannot be read, a column is missing or ambiguous, or a line has other
+      UserError: the file cannot be read, a column is missing or ambiguous, or a row has other
         columns, no image, a URL instead of a file, or a label that is not like the others; the
         message names the file, and the line if there is one.
     """
@@ -63,24 +69,56 @@ class CsvSource(TableSource):
         skip_bad_lines: bool = False,
     ):
         path = os.path.expanduser(path)
-        bad = BadLines(path, skip_bad_lines)
-        delimiter = SPELLED.get(delimiter or "", delimiter)
-        if delimiter and len(delimiter) != 1:
-            message = f"delimiter is {delimiter!r}; columns are separated by a single character"
-            raise FieldError(message, delimiter="tab")
-        delimiter, lines = read_csv(bad, delimiter, (image, label, caption))
-        _, header = next(lines)
-        where = f"the first line of {path}"
-        _check_header(header, image, where)
-        image = columns.choose_image(image, header, columns.FILES, where)
-        caption, label = columns.choose_texts(caption, label, header, where)
-        parted = DELIMITERS.get(delimiter, repr(delimiter))
+        if not path.lower().endswith((".csv", ".tsv", *UNITS)) and not files.is_file(path):
+            path = find_metadata(path.rstrip("/"))
+        unit = UNITS.get(os.path.splitext(path)[1].lower())
+        bad, where, parted = BadLines(path, skip_bad_lines, unit or "line"), path, ""
+        if unit:
+            rows = list(read_objects(bad))
+            names = list(dict.fromkeys(name for _, found in rows for name in found))
+        else:
+            self.delimiter, rows = read_csv(bad, _spell(delimiter), (image, label, caption))
+            where, names = f"the first line of {path}", next(rows)[1]
+            _check_header(names, image, where)
+            told = DELIMITERS.get(self.delimiter, repr(self.delimiter))
+            parted = f"columns separated by {told}: "
+        image = columns.choose_image(image, names, columns.FILES, where)
+        caption, label = columns.choose_texts(caption, label, names, where)
         found = columns.describe(image=image, caption=caption, label=label)
-        logging.info("%s: columns separated by %s: %s", path, parted, found)
-        slots = [header.index(name) if name else None for name in (image, label, caption)]
-        rows = _make_rows(bad, lines, image, slots)
-        self.delimiter, self.image_column, self.caption_column = delimiter, image, caption
-        super().__init__(path, path.rpartition("/")[0], rows, bool(caption), bad)
+        logging.info("%s: %s%s", path, parted, found)
+        self.image_column, self.caption_column = image, caption
+        if unit:
+            made = filter(None, (make_row(bad, *row, image, caption, label) for row in rows))
+        else:
+            slots = [names.index(name) if name else None for name in (image, label, caption)]
+            made = _make_rows(bad, rows, image, slots)
+        super().__init__(path, path.rpartition("/")[0], made, bool(caption), bad)
+
+
+def _spell(delimiter: str | None) -> str | None:
+    """Returns the character that separates columns, however it is spelled."""
+    delimiter = SPELLED.get(delimiter or "", delimiter)
+    if delimiter and len(delimiter) != 1:
+        message = f"delimiter is {delimiter!r}; columns are separated by a single character"
+        raise FieldError(message, delimiter="tab")
+    return delimiter
+
+
+def look_inside(path: str, kind: str) -> str:
+    """Returns the kind of a file, by how it begins if it is local; `kind` is by its ending.
+
+    COCO's files of JSON have no list, and a text that begins as a table does is one.
+    """
+    if kind not in ("coco", "text") or not os.path.isfile(path):
+        return kind
+    with open_given(path) as file:
+        start = file.read(2**16)
+    decoder = codecs.getincrementaldecoder(files.find_encoding(start))("replace")
+    text = decoder.decode(start).lstrip()
+    if kind == "coco":
+        return "imagefolder" if text[:1] == "[" else kind
+    _, lines = take_separator(enumerate(io.StringIO(text)))
+    return "csv" if is_table(next(lines, (0, ""))[1].strip()) else kind
 
 
 def read_csv(

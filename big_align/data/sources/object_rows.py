@@ -1,111 +1,31 @@
-"""Images that JSON objects name: the datasets library's `imagefolder`, and lists of objects."""
+"""Rows of tables that are objects: JSON, a list or one per line, and Parquet."""
 
-import codecs
 import glob
-import io
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from absl import logging
 
 from big_align.core.errors import FieldError, UserError, put_in_a_line
-from big_align.core.regular_files import open_given
-from big_align.data import columns, examples, files, listing
+from big_align.data import examples, files, listing
 from big_align.data.column_values import is_binary
 from big_align.data.json_texts import NotJson, parse_json, read_json
 from big_align.data.row_groups import open_table
-from big_align.data.sources.csv_source import CsvSource, is_table
-from big_align.data.sources.table_source import Row, TableSource
-from big_align.data.table_lines import BadLines, read_text_lines, take_separator
+from big_align.data.sources.table_source import Row
+from big_align.data.table_lines import BadLines, read_text_lines
 
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
-UNITS = {"json": "object", "parquet": "row"}
-"""What is numbered, by the ending of a file; a line in others."""
+UNITS = {".jsonl": "line", ".json": "object", ".parquet": "row"}
+"""The endings of such tables, and what is numbered in them."""
 ROWS = 1024  # of a Parquet file, that are in memory at a time
 
 
-class JsonObjectsSource(TableSource):
-    """Examples of JSON objects, a list or one per line, or rows of Parquet that name images.
-
-    Fields that are not set are found by their usual names, and reported in the log. A caption is a
-    text or a list of texts; a label is a number, a name, or a list of these.
-
-    Args:
-      path: the file; it and the others are as in `read_image_folder`.
+def find_metadata(folder: str) -> str:
+    """Returns the table in a folder of the datasets library's `imagefolder`.
 
     Raises:
-      UserError: the file cannot be used; the message names it, and the line if there is one.
+      FieldError, UserError: there is none, or it is in a folder in it.
     """
-
-    def __init__(
-        self,
-        path: str,
-        image: str | None = None,
-        caption: str | None = None,
-        label: str | None = None,
-        skip_bad_lines: bool = False,
-    ):
-        bad = BadLines(path, skip_bad_lines, UNITS.get(_ending(path), "line"))
-        objects = list(read_objects(bad))
-        names = list(dict.fromkeys(name for _, found in objects for name in found))
-        image = columns.choose_image(image, names, columns.FILES, path)
-        caption, label = columns.choose_texts(caption, label, names, path)
-        found = columns.describe(image=image, caption=caption, label=label)
-        logging.info("%s: %s", path, found)
-        self.image_column, self.caption_column = image, caption
-        made = (_make_row(bad, *each, image, caption, label) for each in objects)
-        super().__init__(path, path.rpartition("/")[0], filter(None, made), bool(caption), bad)
-
-
-def read_image_folder(
-    path: str,
-    image: str | None = None,
-    caption: str | None = None,
-    label: str | None = None,
-    skip_bad_lines: bool = False,
-) -> TableSource:
-    """Makes a source from a folder of images with a `metadata.jsonl`, `.csv` or `.parquet`.
-
-    Args:
-      path: the folder, or a file: `.jsonl` with one JSON object per line, `.json` with a list of
-        them, or `.csv` or `.parquet`.
-      image: the column of the image files; None finds it: `file_name`.
-      caption: the column of the text or texts; None finds it, "" reads none.
-      label: the column of the class or classes. None finds it if no captions are read; ""
-        reads none.
-      skip_bad_lines: whether lines that cannot be used count as broken examples while the rest is
-        read.
-
-    Raises:
-      UserError: there is no such file in the folder, or it cannot be used.
-    """
-    path = os.path.expanduser(path)
-    if not path.endswith((".jsonl", ".json", ".csv", ".parquet")):
-        path = _find_metadata(path.rstrip("/"))
-    source = CsvSource if path.endswith(".csv") else JsonObjectsSource
-    return source(path, image=image, caption=caption, label=label, skip_bad_lines=skip_bad_lines)
-
-
-def look_inside(path: str, kind: str) -> str:
-    """Returns the kind of a file, by how it begins if it is local; `kind` is by its ending.
-
-    COCO's files of JSON have no list, and a text that begins as a table does is one.
-    """
-    if kind not in ("coco", "text") or not os.path.isfile(path):
-        return kind
-    with open_given(path) as file:
-        start = file.read(2**16)
-    decoder = codecs.getincrementaldecoder(files.find_encoding(start))("replace")
-    text = decoder.decode(start).lstrip()
-    if kind == "coco":
-        return "imagefolder" if text[:1] == "[" else kind
-    _, lines = take_separator(enumerate(io.StringIO(text)))
-    return "csv" if is_table(next(lines, (0, ""))[1].strip()) else kind
-
-
-def _find_metadata(folder: str) -> str:
     system = files.files_of(folder)
     for name in METADATA:
         try:
@@ -122,7 +42,7 @@ def _find_metadata(folder: str) -> str:
 
 
 def read_objects(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the JSON objects of a file, a list or one per line, or its rows, numbered from 1.
+    """Yields the objects of a table, numbered from 1.
 
     Args:
       bad: names the file, and takes what is no object.
@@ -131,11 +51,7 @@ def read_objects(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
       UserError: the file cannot be read.
     """
     readers = {"json": _list_objects, "parquet": _read_parquet}
-    return readers.get(_ending(bad.path), _read_lines)(bad)
-
-
-def _ending(path: str) -> str:
-    return path.lower().rpartition(".")[2]
+    return readers.get(bad.path.lower().rpartition(".")[2], _read_lines)(bad)
 
 
 def _read_parquet(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -179,7 +95,7 @@ def _list_objects(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
             bad.add(number, f" is not a JSON object: {str(one)[:40]}")
 
 
-def _make_row(
+def make_row(
     bad: BadLines,
     line: int,
     found: dict[str, Any],
