@@ -20,7 +20,7 @@ from big_align.duplicates.twin_list import (
     TwinSettings,
     spread,
 )
-from big_align.plots.html_page import write_frame
+from big_align.pages.html_page import write_frame
 from big_align.search.thumbnails import make_thumbnail, write_address
 
 STYLE = """

@@ -26,7 +26,7 @@ from big_align.configuration.home_folder import expand_home
 from big_align.devices.chips import GPU_FRACTION
 from big_align.distributed import processes
 from big_align.errors import Stopped, UserError, suggest
-from big_align.reports.starts import compare_configs, find_folder
+from big_align.pages.run_report.starts import compare_configs, find_folder
 from big_align.runs.defaults import complete_config
 from big_align.runs.overrides import ConfigParser, read_overrides
 

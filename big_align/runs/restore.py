@@ -25,7 +25,7 @@ from big_align.errors import (
     put_in_a_line,
 )
 from big_align.nodes import Node
-from big_align.reports.starts import compare_configs
+from big_align.pages.run_report.starts import compare_configs
 from big_align.runs import build
 from big_align.runs.defaults import complete_config
 from big_align.training.health.rewinds import SPREADS

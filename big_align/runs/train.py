@@ -28,8 +28,8 @@ from big_align.errors import Rewound, Stopped
 from big_align.evaluators.embedder import Embedder
 from big_align.exhibits.clusters import show_clusters
 from big_align.exhibits.exhibit import Show
-from big_align.reports import report, starts
-from big_align.reports.gallery import Gallery
+from big_align.pages.run_report import report, starts
+from big_align.pages.run_report.gallery import Gallery
 from big_align.runs import build, check, dataset, restore
 from big_align.runs.build import FIRST
 from big_align.runs.cached_features import FOLDER as FEATURES

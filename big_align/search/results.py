@@ -10,7 +10,7 @@ from typing import Any
 
 from big_align.data.images.given_images import read_image
 from big_align.errors import put_in_a_line
-from big_align.plots.html_page import HEAD
+from big_align.pages.html_page import HEAD
 from big_align.search import queries
 from big_align.search.search_index import Hit, SearchIndex
 from big_align.search.thumbnails import make_thumbnail, write_address

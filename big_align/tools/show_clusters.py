@@ -31,7 +31,7 @@ from big_align.data.precomputed.shard_files import list_shards
 from big_align.disk.regular_files import map_array
 from big_align.errors import UserError
 from big_align.exhibits.clusters import Place, find_examples
-from big_align.plots import cluster_pictures
+from big_align.pages.plots import cluster_pictures
 from big_align.runs import workdir
 from big_align.tools import command
 

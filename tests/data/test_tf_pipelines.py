@@ -19,7 +19,7 @@ from big_align.data.tf_data.facts import facts_of
 from big_align.data.tf_pipelines import as_dataset, image_text
 from big_align.errors import BrokenDataError, UserError
 from big_align.runs import build
-from tests.pages import read_blocks
+from tests.manual import read_blocks
 
 with epy.lazy_imports():  # for seconds, which tests that are not run need not wait
     import tensorflow as tf

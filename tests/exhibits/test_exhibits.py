@@ -17,7 +17,7 @@ from big_align.exhibits.clusters import choose_members
 from big_align.exhibits.confusion import MOST, choose_classes, show_confusion
 from big_align.exhibits.exhibit import Examples, Finding, Item, encode
 from big_align.exhibits.retrieval import show_pairs
-from big_align.plots.exhibit_pictures import CELL, GAP, RIGHT, draw_exhibit
+from big_align.pages.plots.exhibit_pictures import CELL, GAP, RIGHT, draw_exhibit
 from tests.evaluators import tagged
 from tests.evaluators.colors import ColorEmbedder, make_source, tokenize
 

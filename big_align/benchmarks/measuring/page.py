@@ -8,9 +8,9 @@ from typing import Any
 from big_align.benchmarks.measuring.means import add_means, average_suites
 from big_align.benchmarks.measuring.published import PublishedNumber, find_published, read_papers
 from big_align.benchmarks.measuring.results import count_images
-from big_align.plots.html_page import write_frame
-from big_align.reports.sections import STYLE as TABLES
-from big_align.reports.sections import write_table, write_tiles
+from big_align.pages.html_page import write_frame
+from big_align.pages.run_report.sections import STYLE as TABLES
+from big_align.pages.run_report.sections import write_table, write_tiles
 from big_align.whole_files import write_whole
 
 STYLE = """

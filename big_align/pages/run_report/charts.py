@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from big_align.reports.run_record import Series, finite
+from big_align.pages.run_report.run_record import Series, finite
 
 COLORS = 8
 """Number of colors of the page: --c0 and so on."""

@@ -9,7 +9,7 @@ import pytest
 from big_align.exhibits.clusters import find_examples
 from big_align.interop.formats.preprocessing import Preprocessing
 from big_align.interop.formats.pretrained import Pretrained
-from big_align.plots import cluster_pictures
+from big_align.pages.plots import cluster_pictures
 
 SHARDS = [
     np.int32([[0, 1], [1, 0], [2, -1]]),

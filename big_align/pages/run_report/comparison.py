@@ -5,12 +5,12 @@ import os
 import statistics
 from collections.abc import Iterator, Sequence
 
-from big_align.plots.html_page import write_frame
-from big_align.reports import sections
-from big_align.reports.charts import draw_chart, format_number
-from big_align.reports.run_record import RunRecord
-from big_align.reports.scores import find_best
-from big_align.reports.starts import compare_configs
+from big_align.pages.html_page import write_frame
+from big_align.pages.run_report import sections
+from big_align.pages.run_report.charts import draw_chart, format_number
+from big_align.pages.run_report.run_record import RunRecord
+from big_align.pages.run_report.scores import find_best
+from big_align.pages.run_report.starts import compare_configs
 
 
 def compare_runs(records: Sequence[RunRecord]) -> str:

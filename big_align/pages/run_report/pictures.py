@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from big_align.plots.ridges import crop_bins, trace_ridge
-from big_align.reports.charts import choose_ticks, format_tick
-from big_align.reports.run_record import RunRecord
+from big_align.pages.plots.ridges import crop_bins, trace_ridge
+from big_align.pages.run_report.charts import choose_ticks, format_tick
+from big_align.pages.run_report.run_record import RunRecord
 
 STYLE = """
 .ridges { max-width: 52rem; margin-top: .8rem; }

@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from big_align.data.loading.inspection import Duplicates, Picture, Report
 from big_align.exhibits.exhibit import encode_image
-from big_align.plots.html_page import write_frame
+from big_align.pages.html_page import write_frame
 
 STYLE = """
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(15.5rem, 1fr));

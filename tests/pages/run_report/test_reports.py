@@ -11,11 +11,11 @@ import pytest
 
 from big_align.exhibits.cosines import show_cosines
 from big_align.exhibits.exhibit import Confusion, Examples, Finding, Item, encode
-from big_align.reports import charts, pictures, report, run_record, scores, sections
-from big_align.reports.comparison import compare_runs, name_runs
-from big_align.reports.gallery import Gallery
-from big_align.reports.run_record import RunRecord, read_record
-from big_align.reports.starts import compare_configs, record_start
+from big_align.pages.run_report import charts, pictures, report, run_record, scores, sections
+from big_align.pages.run_report.comparison import compare_runs, name_runs
+from big_align.pages.run_report.gallery import Gallery
+from big_align.pages.run_report.run_record import RunRecord, read_record
+from big_align.pages.run_report.starts import compare_configs, record_start
 from big_align.tools import report as tool
 from big_align.training.logs.directions import FIELD
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog

@@ -12,7 +12,7 @@ from big_align.data.sources.array_source import ArraySource
 from big_align.errors import UserError
 from big_align.exhibits.pixels import read_pixels
 from big_align.exhibits.retrieval import Pairs, choose_queries, find_nearest
-from big_align.plots import curves, retrieval_pictures
+from big_align.pages.plots import curves, retrieval_pictures
 from big_align.training.logs import metrics
 
 

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from big_align.reports import starts
-from big_align.reports.charts import COLORS, draw_chart, format_number
-from big_align.reports.run_record import RunRecord, Series
-from big_align.reports.scores import find_best
+from big_align.pages.run_report import starts
+from big_align.pages.run_report.charts import COLORS, draw_chart, format_number
+from big_align.pages.run_report.run_record import RunRecord, Series
+from big_align.pages.run_report.scores import find_best
 from big_align.training.logs.directions import NEITHER, find_direction
 from big_align.training.logs.phases import PHASES
 

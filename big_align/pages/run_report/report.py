@@ -6,9 +6,9 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from big_align.plots.html_page import write_frame
-from big_align.reports import comparison, pictures, sections
-from big_align.reports.run_record import RunRecord, read_record
+from big_align.pages.html_page import write_frame
+from big_align.pages.run_report import comparison, pictures, sections
+from big_align.pages.run_report.run_record import RunRecord, read_record
 from big_align.whole_files import write_whole
 
 FILE = "report.html"

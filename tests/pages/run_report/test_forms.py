@@ -12,14 +12,14 @@ import pytest
 
 from big_align.errors import UserError
 from big_align.exhibits.exhibit import Confusion, Distributions, Examples, Finding, Item, encode
-from big_align.reports import forms, pictures, report
-from big_align.reports.gallery import Gallery
-from big_align.reports.starts import record_start
+from big_align.pages.run_report import forms, pictures, report
+from big_align.pages.run_report.gallery import Gallery
+from big_align.pages.run_report.starts import record_start
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog
 from big_align.training.logs.goodput import Clock, RunTime
 from big_align.training.logs.metrics import MetricWriter
 from big_align.training.saving import ownership
-from tests.reports.test_reports import make_workdir
+from tests.pages.run_report.test_reports import make_workdir
 
 VALUES = [None, 3, -1.5, "x", [], {}, [1], {"a": 1}, [[1]], True]
 VALUES += [10**400, -1e308, "it's", {"a.b": 1, "__class__": 2, "\0": 3}]

@@ -8,8 +8,8 @@ from typing import Any
 
 from big_align.disk.regular_files import read_regular
 from big_align.errors import UserError
-from big_align.reports import forms, starts
-from big_align.reports.forms import check_form, fits
+from big_align.pages.run_report import forms, starts
+from big_align.pages.run_report.forms import check_form, fits
 from big_align.training.logs.directions import read_said
 from big_align.training.logs.line_files import number_of, parse_line, read_lines
 from big_align.training.saving.step_folders import find_folder
