@@ -18,7 +18,8 @@ from big_align.duplicates.twin_list import (
     TwinSettings,
     spread,
 )
-from big_align.pages.histograms import Bin, Histogram, draw_histogram
+from big_align.pages.charts import Drawing
+from big_align.pages.histograms import Bin, draw_histogram
 from big_align.pages.rendering import Tile, render
 from big_align.pages.thumbnails import read_thumbnail
 
@@ -86,7 +87,7 @@ def _read_picture(files: EmbeddedFiles, number: int) -> bytes:
     return read_thumbnail(read, SIDE)
 
 
-def _draw(name: str, counts: Int[np.ndarray, " bins"], threshold: float) -> Histogram:
+def _draw(name: str, counts: Int[np.ndarray, " bins"], threshold: float) -> Drawing:
     """Draws a histogram of cosines; anything below the scale is in its first bar."""
     start = round(FROM * BINS)
     bins = []

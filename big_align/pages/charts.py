@@ -1,19 +1,23 @@
-"""Curves over the steps of a run, laid out for `templates/parts.html` to draw."""
+"""Curves over the steps of a run, and other drawings, as shapes that `parts.html` writes."""
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from big_align.pages.rendering import format_number
 
 Series = list[tuple[int, float]]
 """Steps, ascending, and values."""
+Place = float | int
+"""A position, in pixels from the left or from above."""
 COLORS = 8
 """Number of colors of the page: --c0 and so on."""
 POINTS = 240
 """Most points of a curve; if there are more, they are averaged."""
 DOTS = 40
 """Most points of a curve that are shown as dots, with their values."""
+WIDTH, HEIGHT = 360, 170
+"""Size of a chart, roughly in pixels, so that its font is as large as that of the page."""
 LEFT, RIGHT, TOP, BOTTOM = 46, 354, 10, 146
 """The edges of the plotting area of a chart, in pixels."""
 LARGEST = 1e300
@@ -22,43 +26,48 @@ SMALLEST = 1e-300
 """Differences below this are nothing: floats have no tenth of them."""
 
 
-class Curve(NamedTuple):
-    """A curve of a chart.
+class Shape(NamedTuple):
+    """An element of an SVG picture.
 
     Attributes:
-      name: its name in the legend.
-      color: the number of its color.
-      path: its corners, as SVG has them.
-      dots: x, y and description of each point; none if there are too many.
+      tag: its name.
+      fields: its attributes; positions are in pixels from the upper left.
+      text: what a text says, or what is shown where a pointer is on another shape.
     """
 
-    name: str
-    color: int
-    path: str
-    dots: list[tuple[float, float, str]]
+    tag: str
+    fields: dict[str, Any]
+    text: str = ""
 
 
-class Chart(NamedTuple):
-    """Curves with a grid; positions are in pixels from the upper left.
-
-    Attributes:
-      title: title above the curves.
-      ticks: y and label of each horizontal line.
-      first: the first step.
-      last: the last step.
-      curves: the curves that have points.
-      legend: the names of the curves, each with its color; empty if there is no other.
-    """
+class Drawing(NamedTuple):
+    """An SVG picture with a title above, and names with the numbers of their colors below."""
 
     title: str
-    ticks: list[tuple[float, str]]
-    first: int
-    last: int
-    curves: list[Curve]
-    legend: list[tuple[str, int]]
+    width: int
+    height: int
+    shapes: list[Shape]
+    legend: Sequence[tuple[str, int]] = ()
 
 
-def draw_chart(title: str, curves: Mapping[str, Series]) -> Chart | None:
+def draw_line(x1: Place, y1: Place, x2: Place, y2: Place, **fields: str) -> Shape:
+    """Draws a straight line."""
+    return Shape("line", {"x1": x1, "y1": y1, "x2": x2, "y2": y2, **fields})
+
+
+def write_text(x: Place, y: Place, text: str, anchor: str = "middle", **fields: str) -> Shape:
+    """Writes a text whose start, middle or end is at x."""
+    return Shape("text", {"x": x, "y": y, "text-anchor": anchor, **fields}, text)
+
+
+def draw_path(tag: str, corners: Iterable[tuple[Place, Place]], **fields: Any) -> Shape:
+    """Draws a polyline or a polygon."""
+    points = " ".join(f"{round(x, 1)},{round(y, 1)}" for x, y in corners)
+    named = {name.replace("_", "-"): value for name, value in fields.items()}
+    return Shape(tag, {"points": points, **named})
+
+
+def draw_chart(title: str, curves: Mapping[str, Series]) -> Drawing | None:
     """Draws curves over the steps; returns None if there is nothing to draw.
 
     Args:
@@ -72,25 +81,32 @@ def draw_chart(title: str, curves: Mapping[str, Series]) -> Chart | None:
     steps, values = zip(*everything, strict=True)
     first, last = min(steps), max(steps)
     ticks = choose_ticks(min(values), max(values))
-    low, high = ticks[0], ticks[-1]
 
     def across(step: int) -> float:
         part = (step - first) / (last - first) if last > first else 0.5
         return round(LEFT + 6 + (RIGHT - LEFT - 12) * part, 1)
 
     def down(value: float) -> float:
-        return round(BOTTOM - (BOTTOM - TOP) * (value - low) / (high - low), 1)
+        return round(BOTTOM - (BOTTOM - TOP) * (value - ticks[0]) / (ticks[-1] - ticks[0]), 1)
 
-    drawn = []
+    shapes = []
+    for tick in ticks:
+        y, label = down(tick), format_tick(tick, ticks[1] - ticks[0])
+        shapes += [draw_line(LEFT, y, RIGHT, y), write_text(LEFT - 6, y + 4, label, "end")]
+    shapes.append(write_text(LEFT, BOTTOM + 18, f"step {first:,}", "start"))
+    if last > first:
+        shapes.append(write_text(RIGHT, BOTTOM + 18, f"{last:,}", "end"))
     for number, (name, points) in enumerate(thin.items()):
-        if not points:
-            continue
-        path = " ".join(f"{across(x)},{down(y)}" for x, y in points)
-        told = [(across(x), down(y), f"{name}, step {x:,}: {format_number(y)}") for x, y in points]
-        drawn.append(Curve(name, number % COLORS, path, told if len(points) <= DOTS else []))
-    grid = [(down(tick), format_tick(tick, ticks[1] - ticks[0])) for tick in ticks]
-    legend = [(curve.name, curve.color) for curve in drawn] if len(thin) > 1 else []
-    return Chart(title, grid, first, last, drawn, legend)
+        color = f"var(--c{number % COLORS})"
+        corners = [(across(step), down(value)) for step, value in points]
+        line = {"fill": "none", "stroke": color, "stroke_width": 1.6}
+        shapes += [draw_path("polyline", corners, **line)] if points else []
+        if len(points) <= DOTS:
+            for (x, y), (step, value) in zip(corners, points, strict=True):
+                told = f"{name}, step {step:,}: {format_number(value)}"
+                shapes.append(Shape("circle", {"cx": x, "cy": y, "r": 2.5, "fill": color}, told))
+    named = [(name, n % COLORS) for n, (name, points) in enumerate(thin.items()) if points]
+    return Drawing(title, WIDTH, HEIGHT, shapes, named if len(thin) > 1 else ())
 
 
 def _thin(values: Series) -> Series:

@@ -7,7 +7,8 @@ import numpy as np
 from jaxtyping import Int
 
 from big_align.data.loading.inspection import Report
-from big_align.pages.histograms import Bin, Histogram, draw_histogram
+from big_align.pages.charts import Drawing
+from big_align.pages.histograms import Bin, draw_histogram
 from big_align.pages.rendering import Tile, format_percent, render
 
 SPECIAL = {"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<|startoftext|>", "<|endoftext|>"}
@@ -31,6 +32,7 @@ def write_page(title: str, command: str, parts: Sequence[tuple[str, str, Report]
             "description": description,
             "report": report,
             "tiles": summarize(report),
+            "faults": [[f"{x.count:,}", x.reason, x.name] for x in report.faults],
             "histograms": list(_draw_histograms(report)),
             "pictures": [
                 (each, [list(_mark_tokens(tokens, report.length)) for tokens in each.texts])
@@ -74,7 +76,7 @@ def summarize(report: Report) -> list[Tile]:
     return tiles
 
 
-def _draw_histograms(report: Report) -> Iterator[Histogram]:
+def _draw_histograms(report: Report) -> Iterator[Drawing]:
     if len(report.tokens):
         yield _draw("Tokens of a text", report.tokens, report.length, "cut above", cut=True)
     if len(report.sizes):
@@ -86,7 +88,7 @@ def _draw_histograms(report: Report) -> Iterator[Histogram]:
 
 def _draw(
     title: str, values: Int[np.ndarray, " n"], mark: int, note: str, cut: bool = False
-) -> Histogram:
+) -> Drawing:
     """Draws a histogram with a mark that some values may exceed.
 
     Args:

@@ -1,8 +1,10 @@
-"""Histograms, laid out for `templates/parts.html` to draw."""
+"""Histograms whose bars show what they count."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from big_align.pages.charts import Drawing, Place, Shape, draw_line, write_text
 
 LEFT, RIGHT, BASE, TALL = 20, 480, 130, 110
 """The edges and the height of the bars, in pixels."""
@@ -22,42 +24,13 @@ class Bin(NamedTuple):
     over: int = 0
 
 
-class Bar(NamedTuple):
-    """A rectangle, in pixels from the upper left; `kind` is "bar" or "over", for its color."""
-
-    kind: str
-    x: float
-    y: float
-    width: float
-    height: float
-    told: str
-
-
-class Histogram(NamedTuple):
-    """Bars above an axis; positions are in pixels from the upper left.
-
-    Attributes:
-      title: title above the bars.
-      bars: the bars that have values.
-      ticks: x and label of each tick.
-      mark: x of a vertical line, and what is written beside it; None for no line.
-      noted_left: whether that is written to its left.
-    """
-
-    title: str
-    bars: list[Bar]
-    ticks: list[tuple[float, str]]
-    mark: tuple[float, str] | None
-    noted_left: bool
-
-
 def draw_histogram(
     title: str,
     bins: Sequence[Bin],
     ticks: Mapping[float, str],
     mark: tuple[float, str] | None = None,
     log: bool = False,
-) -> Histogram:
+) -> Drawing:
     """Draws bars of one width.
 
     Args:
@@ -71,20 +44,25 @@ def draw_histogram(
     tallest = max((size(each.count) for each in bins), default=0) or 1
     wide = (RIGHT - LEFT) / max(len(bins), 1)
 
-    def across(position: float | int) -> float:
+    def across(position: Place) -> float:
         return round(LEFT + wide * position, 1)
 
-    bars = []
+    shapes = []
     for place, each in enumerate(bins):
         tall = TALL * size(each.count) / tallest
         split = tall * each.over / each.count if each.count else 0
-        width = round(max(wide - 1.2, 0.6), 1)
         for kind, top, height in (("bar", tall, tall - split), ("over", split, split)):
             if height > 0:
-                height = max(height, 1)
-                top = BASE - max(top, height)
-                top, height = round(top, 1), round(height, 1)
-                bars.append(Bar(kind, across(place), top, width, height, each.told))
-    line = mark and (across(mark[0]), mark[1])
-    left = bool(mark) and mark[0] > 0.6 * len(bins)
-    return Histogram(title, bars, [(across(x), text) for x, text in ticks.items()], line, left)
+                height = round(max(height, 1), 1)
+                top = round(BASE - max(top, height), 1)
+                box = {"x": across(place), "y": top, "width": round(max(wide - 1.2, 0.6), 1)}
+                fields = {"class": kind, "height": height, "rx": 1, **box}
+                shapes.append(Shape("rect", fields, each.told))
+    shapes.append(draw_line(LEFT, BASE + 0.5, RIGHT, BASE + 0.5))
+    shapes += [write_text(across(position), 147, label) for position, label in ticks.items()]
+    if mark:
+        x, left = across(mark[0]), mark[0] > 0.6 * len(bins)
+        shapes.append(draw_line(x, 8, x, BASE, **{"class": "mark"}))
+        where = (x - 4, 16, mark[1], "end") if left else (x + 4, 16, mark[1], "start")
+        shapes.append(write_text(*where, **{"class": "note"}))
+    return Drawing(title, 500, 155, shapes)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from big_align.data import boundary
-from big_align.pages.histograms import Bin, Histogram, draw_histogram
+from big_align.pages.charts import Drawing
+from big_align.pages.histograms import Bin, draw_histogram
 from big_align.pages.rendering import Tile, format_percent, render
 from big_align.pages.thumbnails import read_thumbnail
 from big_align.prepare import storage
@@ -22,6 +23,7 @@ def write_report(plan: JobPlan, statistics: dict[str, Any]) -> None:
     """Writes the report of a job into its output."""
     samples = storage.read_json(storage.join(plan.decisions, "samples.json"))
     paths = plan.inputs.paths
+    pairs, faults = statistics["pairs"], statistics["quarantined_by_kind"]
     several = f"{paths[0]} to {paths[-1]}: {len(paths):,} files"
     page = render(
         "prepared.html",
@@ -30,6 +32,20 @@ def write_report(plan: JobPlan, statistics: dict[str, Any]) -> None:
         found=statistics,
         tiles=_list_tiles(statistics),
         flow=list(_list_flow(statistics)),
+        rules=[
+            [
+                name,
+                rule["drops"],
+                f"{rule['fails']:,}",
+                format_percent(rule["fails"], pairs),
+                f"{rule['first']:,}",
+            ]
+            for name, rule in statistics["rules"].items()
+        ],  # fmt: skip
+        faults=[
+            [f"{count:,}", kind]
+            for kind, count in sorted(faults.items(), key=lambda each: (-each[1], each[0]))
+        ],
         histograms=list(_draw_histograms(plan, statistics)),
         languages=_list_languages(statistics["languages"]),
         samples=list(_list_samples(plan, statistics, samples)),
@@ -79,7 +95,7 @@ def _list_languages(languages: Mapping[str, Any]) -> dict[str, Any]:
     return {"head": ["language", "pairs", "kept", "of all", "dropped", *more], "rows": rows}
 
 
-def _draw_histograms(plan: JobPlan, statistics: dict[str, Any]) -> Iterator[Histogram]:
+def _draw_histograms(plan: JobPlan, statistics: dict[str, Any]) -> Iterator[Drawing]:
     """Draws histograms; bars beyond a rule's number are those that it drops."""
     found, rules = statistics["histograms"], plan.rules
     side, aspect, least, most = (
@@ -115,7 +131,7 @@ def _draw(
     least: int = 0,
     unit: int = 1,
     log: bool = False,
-) -> Histogram:
+) -> Drawing:
     """Draws a histogram.
 
     Args:

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from big_align.pages.charts import Chart, draw_chart
+from big_align.pages.charts import Drawing, draw_chart
 from big_align.pages.rendering import format_number, render
 from big_align.pages.run_report.run_record import RunRecord
 from big_align.pages.run_report.scores import find_best
@@ -73,7 +73,7 @@ def _list_evaluations(names: Sequence[str], records: Sequence[RunRecord]) -> dic
     return {"head": head, "rows": rows, "best": marked}
 
 
-def _draw_curves(names: Sequence[str], records: Sequence[RunRecord]) -> list[Chart]:
+def _draw_curves(names: Sequence[str], records: Sequence[RunRecord]) -> list[Drawing]:
     """Draws every number of all runs in one chart, with the same color for a run throughout."""
     training = [training_curves(record) for record in records]
     curves = [

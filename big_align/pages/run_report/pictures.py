@@ -2,11 +2,18 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from big_align.pages.charts import choose_ticks, format_tick
+from big_align.pages.charts import (
+    Drawing,
+    choose_ticks,
+    draw_line,
+    draw_path,
+    format_tick,
+    write_text,
+)
 from big_align.pages.plots.ridges import crop_bins, trace_ridge
 from big_align.pages.run_report.run_record import RunRecord
 
@@ -18,22 +25,6 @@ LEFT, RIGHT, BAND = 90, 700, 40
 """In pixels: where ridges begin and end, and the height of a step."""
 COLORS = (2, 7, 0, 1)
 """Numbers of the colors of groups."""
-
-
-class Ridges(NamedTuple):
-    """Distributions at several steps; positions are in pixels from the upper left.
-
-    Attributes:
-      ticks: x and label of each vertical line.
-      bands: of each step: y of its axis, the step, and color and corners of each curve.
-      bottom: y of the end of the lines.
-      groups: names, each with its color.
-    """
-
-    ticks: list[tuple[float, str]]
-    bands: list[tuple[int, int, list[tuple[int, str]]]]
-    bottom: int
-    groups: list[tuple[str, int]]
 
 
 def list_pictures(record: RunRecord) -> Iterator[dict[str, Any]]:
@@ -49,7 +40,7 @@ def list_pictures(record: RunRecord) -> Iterator[dict[str, Any]]:
             kind = next(kind for kind in ("rows", "shares", "counts") if kind in exhibit)
             shown = {"kind": kind} | exhibit
             if kind == "shares":
-                shown = {"kind": kind, "ridges": draw_ridges(exhibit)}
+                shown = {"kind": kind, "drawing": draw_ridges(exhibit)}
             size = _estimate_size(exhibit)
             if size > room:
                 shown = {"kind": "nothing"}
@@ -63,7 +54,7 @@ def _estimate_size(exhibit: Mapping[str, Any]) -> int:
     return len(json.dumps(exhibit)) + CELL * sum(map(len, exhibit.get("counts", ())))
 
 
-def draw_ridges(exhibit: Mapping[str, Any]) -> Ridges:
+def draw_ridges(exhibit: Mapping[str, Any]) -> Drawing:
     """Draws a band for each step, with an axis below.
 
     Args:
@@ -71,21 +62,18 @@ def draw_ridges(exhibit: Mapping[str, Any]) -> Ridges:
     """
     edges, heights = crop_bins(np.array(exhibit["edges"]), np.array(exhibit["shares"], float))
     first, last = float(edges[0]), float(edges[-1])
-    ticks = choose_ticks(first, last)
-    drawn = [
-        (
-            round(LEFT + (RIGHT - LEFT) * (tick - first) / (last - first), 1),
-            format_tick(tick, ticks[1] - ticks[0]),
-        )
-        for tick in ticks
-        if first <= tick <= last
-    ]
-    bands = []
+    ticks, bottom, shapes = choose_ticks(first, last), BAND * len(heights) + 6, []
+    for tick in ticks:
+        if first <= tick <= last:
+            x = round(LEFT + (RIGHT - LEFT) * (tick - first) / (last - first), 1)
+            label = format_tick(tick, ticks[1] - ticks[0])
+            shapes += [draw_line(x, 0, x, bottom), write_text(x, bottom + 16, label)]
     for number, (step, curves) in enumerate(zip(exhibit["steps"], heights, strict=True), start=1):
-        paths = []
-        for color, curve in zip(COLORS, curves, strict=False):
+        shapes.append(write_text(LEFT - 10, BAND * number, f"step {step:,}", "end"))
+        for number_of_color, curve in zip(COLORS, curves, strict=False):
+            color = f"var(--c{number_of_color})"
             corners = trace_ridge(curve, LEFT, RIGHT, BAND * number, 0.9 * BAND)
-            paths.append((color, " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)))
-        bands.append((BAND * number, step, paths))
-    groups = list(zip(exhibit["groups"], COLORS, strict=False))
-    return Ridges(drawn, bands, BAND * len(heights) + 6, groups)
+            style = {"fill": color, "fill_opacity": 0.45, "stroke": color}
+            shapes.append(draw_path("polygon", corners, **style))
+    named = list(zip(exhibit["groups"], COLORS, strict=False))
+    return Drawing("", RIGHT + 20, bottom + 22, shapes, named)

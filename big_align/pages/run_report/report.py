@@ -50,6 +50,7 @@ def refresh_report(workdir: str) -> None:
 def describe_run(record: RunRecord) -> str:
     """Returns the page about one run."""
     config, changes = record.find_changes()
+    parameters = record.last_start.get("parameters") or {}
     return render(
         "run.html",
         title=record.name,
@@ -61,7 +62,7 @@ def describe_run(record: RunRecord) -> str:
         charts=sections.draw_curves(record),
         exhibits=list(pictures.list_pictures(record)),
         data=list(sections.list_data(record)),
-        parameters=record.last_start.get("parameters") or {},
+        parameters=[[name, f"{count:,}"] for name, count in parameters.items()],
         machine=list(sections.list_machine(record.last_start)),
         processes=sections.list_processes(record),
         every_field=json.dumps(record.config, indent=2),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from big_align.pages.charts import COLORS, Chart, Series, draw_chart
+from big_align.pages.charts import COLORS, Drawing, Series, draw_chart
 from big_align.pages.rendering import Tile, format_number, format_time
 from big_align.pages.run_report import starts
 from big_align.pages.run_report.run_record import RunRecord
@@ -91,7 +91,7 @@ def evaluation_curves(record: RunRecord) -> dict[str, dict[str, Series]]:
     return parted
 
 
-def draw_curves(record: RunRecord) -> list[Chart]:
+def draw_curves(record: RunRecord) -> list[Drawing]:
     """Draws the curves of training and of evaluations."""
     training = {name.replace("_", " "): {name: x} for name, x in training_curves(record).items()}
     groups = {"loss": training.pop("loss"), **evaluation_curves(record), **training}

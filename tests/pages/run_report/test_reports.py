@@ -304,10 +304,16 @@ def test_labels_of_ticks_differ(low, high):
     assert [float(label.replace(",", "")) for label in labels] == pytest.approx(ticks)
 
 
+def find_shapes(drawing, tag):
+    return [shape.fields for shape in drawing.shapes if shape.tag == tag]
+
+
 def test_a_curve_goes_where_its_values_do():
     chart = charts.draw_chart("loss", {"loss": [(1, 0.0), (2, float("nan")), (3, 1.0)]})
-    (curve,) = chart.curves
-    (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in curve.path.split())
+    (path,) = find_shapes(chart, "polyline")
+    (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in path["points"].split())
+    told = [shape.text for shape in chart.shapes if shape.tag == "circle"]
+    assert told == ["loss, step 1: 0", "loss, step 3: 1"]
     assert x0 < x1 and y0 == charts.BOTTOM and y1 == charts.TOP  # up is less
     assert charts.draw_chart("loss", {"loss": []}) is None
 
@@ -315,16 +321,17 @@ def test_a_curve_goes_where_its_values_do():
 def test_a_curve_that_is_missing_leaves_the_others_their_colors():
     points = [(1, 0.0), (2, 1.0)]
     chart = charts.draw_chart("r1", {"one": [], "two": points, "three": points})
-    assert [(curve.name, curve.color) for curve in chart.curves] == [("two", 1), ("three", 2)]
+    colors = [fields["stroke"] for fields in find_shapes(chart, "polyline")]
+    assert colors == ["var(--c1)", "var(--c2)"]
     assert chart.legend == [("two", 1), ("three", 2)]
 
 
 def test_many_points_are_averaged_without_moving_the_mean():
     values = [(step, float(step % 2)) for step in range(100_000)]
     chart = charts.draw_chart("loss", {"loss": values})
-    (curve,) = chart.curves
-    heights = [float(point.partition(",")[2]) for point in curve.path.split()]
-    assert len(heights) <= charts.POINTS and not curve.dots
+    (path,) = find_shapes(chart, "polyline")
+    heights = [float(point.partition(",")[2]) for point in path["points"].split()]
+    assert len(heights) <= charts.POINTS and not find_shapes(chart, "circle")
     assert np.mean(heights) == pytest.approx((charts.TOP + charts.BOTTOM) / 2, abs=1)
 
 
