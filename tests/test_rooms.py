@@ -4,6 +4,7 @@ import ast
 import collections
 import functools
 import pathlib
+import re
 
 import pytest
 
@@ -99,6 +100,25 @@ def test_what_trains_names_no_objective_and_no_config():
         assert not rooms & named, name
         if room == "training":
             assert not rooms & {"data", "models"}, name
+
+
+ABOVE_PAGES = {
+    "runs", "tools", "benchmarks", "search", "duplicates", "prepare", "clusters", "inference",
+    "configuration", "components",
+}  # fmt: skip
+
+
+def test_pages_are_given_values_and_know_nothing_above_them():
+    for name, tree in trees().items():
+        if name.startswith("big_align.pages"):
+            assert not {each.split(".")[1] for each in imports(tree)} & ABOVE_PAGES, name
+
+
+def test_html_is_written_by_templates_alone():
+    """What a template is given is escaped; what Python joins is not."""
+    for name, path in MODULES.items():
+        found = re.findall(r"html\.escape|</?(?:div|svg|table|tr|td|span|h\d)\b", path.read_text())
+        assert not found, name
 
 
 OWN_FILES = {
