@@ -15,7 +15,7 @@ setup(
         "big_align.suites": ["data_sets/*.json", "suites.json"],
         "big_align.suites.measuring": ["published.json"],
         "big_align.data.labels": ["class_names/*.json", "class_names/LICENSE"],
-        "big_align.use.search": ["page.html", "style.css"],
+        "big_align.pages": ["templates/*"],
     },
     install_requires=[
         "absl-py>=2.1",
@@ -28,6 +28,7 @@ setup(
         "google-crc32c>=1.5",
         "jax>=0.10,<0.13",
         "jaxtyping>=0.2.30",
+        "jinja2>=3.1",
         "matplotlib>=3.8",
         "ml_collections>=1.0",
         "ml_dtypes>=0.4",

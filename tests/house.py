@@ -13,7 +13,7 @@ PACKAGE = ROOT / "big_align"
 PAGE = ROOT / "CONTRIBUTING.md"
 FLOORS = {
     "commands, and what they do": ("tools", "suites", "use", "planning", "prepare"),
-    "a run and its config": ("runs", "reports", "plots", "weights", "config"),
+    "a run and its config": ("runs", "pages", "weights", "config"),
     "training and evaluation": ("evaluators", "objectives", "training"),
     "mathematics, towers, data": ("models", "losses", "data"),
     "the ground": ("parallel", "core"),

@@ -85,6 +85,13 @@ def test_the_picture_shows_what_is_imported():
     assert drawn == house.draw(), "python -m tests.house draws it again"
 
 
+def test_html_is_written_by_templates_alone():
+    """What a template is given is escaped; what Python joins is not."""
+    for name, path in MODULES.items():
+        found = re.findall(r"html\.escape|</?(?:div|svg|table|tr|td|span|h\d)\b", path.read_text())
+        assert not found, name
+
+
 OWN_FILES = {
     "suites.catalog", "suites.measuring.published", "config.config_files",
     "data.loading.parallel", "parallel.distributed.agreement", "parallel.distributed.failures",

@@ -25,9 +25,9 @@ from big_align.config.home_folder import expand_home
 from big_align.config.overrides import load_changed, split_changes
 from big_align.core import library_messages
 from big_align.core.errors import Stopped, UserError
+from big_align.pages.run_report.starts import compare_configs, find_folder
 from big_align.parallel.devices.chips import GPU_FRACTION
 from big_align.parallel.distributed import processes
-from big_align.reports.starts import compare_configs, find_folder
 
 WRONG_USAGE = 2
 """The exit status that tells launchers that starting again is of no use."""

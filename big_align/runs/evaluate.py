@@ -24,9 +24,9 @@ from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.evaluator import Evaluator
 from big_align.evaluators.exhibits.exhibit import Show
 from big_align.evaluators.retrieval import Retrieval
+from big_align.pages.run_report.report import refresh_report
 from big_align.parallel.devices.compilation import use_cache
 from big_align.parallel.distributed import agreement
-from big_align.reports.report import refresh_report
 from big_align.runs import build, check
 from big_align.runs.initial_weights import read_initial_weights, take_settings
 from big_align.runs.restore import load_weights

@@ -28,7 +28,7 @@ from big_align.core.nodes import Node
 from big_align.core.regular_files import read_regular
 from big_align.core.types import Objective
 from big_align.core.whole_files import write_whole
-from big_align.reports.starts import compare_configs
+from big_align.pages.run_report.starts import compare_configs
 from big_align.runs import build
 from big_align.training.health.rewinds import SPREADS
 from big_align.training.logs.line_files import read_lines

@@ -28,11 +28,11 @@ from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.evaluator import Evaluator
 from big_align.evaluators.exhibits.clusters import show_clusters
 from big_align.evaluators.exhibits.exhibit import Show
+from big_align.pages.run_report import report, starts
+from big_align.pages.run_report.gallery import Gallery
 from big_align.parallel.batches import place_batch, process_rows
 from big_align.parallel.devices.compilation import use_cache
 from big_align.parallel.distributed import agreement
-from big_align.reports import report, starts
-from big_align.reports.gallery import Gallery
 from big_align.runs import build, check, dataset, restore
 from big_align.runs.build import FIRST
 from big_align.runs.cached_features import FOLDER as FEATURES

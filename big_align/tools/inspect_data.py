@@ -44,7 +44,7 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
     """Looks at every part of the data, prints the numbers and writes the page."""
     from big_align.core.errors import UserError
     from big_align.core.whole_files import check_file, write_whole
-    from big_align.plots import data_page
+    from big_align.pages import data_page
     from big_align.runs import build, dataset
     from big_align.runs.command_line import load_config
     from big_align.runs.initial_weights import take_settings

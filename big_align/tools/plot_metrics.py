@@ -7,9 +7,9 @@ For example:
 import argparse
 import sys
 
-from big_align.plots import curves
-from big_align.plots.picture_files import check_picture
-from big_align.reports.run_record import TRAINING
+from big_align.pages.plots import curves
+from big_align.pages.plots.picture_files import check_picture
+from big_align.pages.run_report.run_record import TRAINING
 from big_align.tools import command
 from big_align.training.logs import metrics
 

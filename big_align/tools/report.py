@@ -12,7 +12,7 @@ import argparse
 import sys
 
 from big_align.core.whole_files import check_file
-from big_align.reports.report import write_report
+from big_align.pages.run_report.report import write_report
 from big_align.tools import command
 
 

@@ -31,7 +31,7 @@ from big_align.data.images.image_ops import Transform
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
 from big_align.data.precomputed.shard_files import list_shards
 from big_align.evaluators.exhibits.clusters import Place, find_examples
-from big_align.plots import cluster_pictures
+from big_align.pages.plots import cluster_pictures
 from big_align.runs import workdir
 from big_align.tools import command
 

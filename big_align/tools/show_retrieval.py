@@ -22,8 +22,8 @@ def main() -> None:
     """Runs the command."""
     from big_align.evaluators.exhibits.pixels import read_pixels
     from big_align.evaluators.exhibits.retrieval import choose_queries
-    from big_align.plots import retrieval_pictures
-    from big_align.plots.picture_files import check_picture
+    from big_align.pages.plots import retrieval_pictures
+    from big_align.pages.plots.picture_files import check_picture
     from big_align.runs import build, check, evaluate
 
     check_picture(OUTPUT.value)

@@ -88,7 +88,7 @@ def judge_texts(
     """
     from big_align.evaluators.exhibits.tag_texts import measure_fit, write_texts
     from big_align.objectives.parts.tag_texts import choose_written
-    from big_align.plots.tag_pictures import draw_fits
+    from big_align.pages.plots.tag_pictures import draw_fits
     from big_align.use.inference.loaded_model import load
 
     written = texts.keep_fitting(choose_written(found.given, found.found, retain))
@@ -108,8 +108,8 @@ def main() -> None:
     from big_align.evaluators.exhibits import tags
     from big_align.evaluators.exhibits.pixels import read_pixels
     from big_align.objectives.parts.tag_texts import TagTexts
-    from big_align.plots import tag_pictures
-    from big_align.plots.picture_files import check_picture
+    from big_align.pages.plots import tag_pictures
+    from big_align.pages.plots.picture_files import check_picture
     from big_align.runs import build, check, evaluate
 
     check_picture(OUTPUT.value)

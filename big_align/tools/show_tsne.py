@@ -58,8 +58,8 @@ def show(options: argparse.Namespace) -> None:
     from big_align.core.errors import UserError
     from big_align.data.labels.classes import read_classes
     from big_align.data.labels.prompts import choose_templates, fill_class_templates
-    from big_align.plots.picture_files import check_picture
-    from big_align.plots.tsne_pictures import Concepts, draw_concepts
+    from big_align.pages.plots.picture_files import check_picture
+    from big_align.pages.plots.tsne_pictures import Concepts, draw_concepts
     from big_align.use.inference.loaded_model import load
 
     check_picture(options.output)

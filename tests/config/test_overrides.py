@@ -9,7 +9,7 @@ from big_align.config.components.signatures import check_arguments
 from big_align.config.home_folder import expand_home
 from big_align.core.errors import ConfigError, UserError
 from big_align.data.sources.tar_source import TarSource
-from big_align.reports import starts
+from big_align.pages.run_report import starts
 from big_align.runs import check, command_line, dataset
 from big_align.runs.command_line import load_config
 

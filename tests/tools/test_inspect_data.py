@@ -26,7 +26,7 @@ def test_a_page_is_one_file_that_shows_what_was_read(tmp_path, capsys):
     out, text = capsys.readouterr().out, page.read_text()
     assert "broken" in out and "train-" in out
     assert not re.search(r"https?://|<script|<link|@import|url\(", text)
-    assert text.count("<img") == text.count("src='data:image/webp;base64,") == 5
+    assert text.count("<img") == text.count('src="data:image/webp;base64,') == 5
     assert "prefers-color-scheme: dark" in text and "the image cannot be decoded" in text
 
 

@@ -76,7 +76,7 @@ def test_the_page_needs_no_other_file_and_says_names_as_they_are(folder, tmp_pat
     assert search.main([*given, f"--output={tmp_path}/found.html"]) == 0
     page = (tmp_path / "found.html").read_text()
     assert "onerror=alert(1)&gt;" in page and "<img src=x" not in page and "<b>dog" not in page
-    sources = re.findall(r"src='([^']*)'", page)
+    sources = re.findall(r'src="([^"]*)"', page)
     assert len(sources) == 3 and all(s.startswith("data:image/jpeg;base64,") for s in sources)
     assert not re.search(r"https?://", page)
 

@@ -2,20 +2,17 @@
 
 import argparse
 import dataclasses
-import html
 import json
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 from big_align.core.errors import put_in_a_line
 from big_align.data.images.given_images import read_image
-from big_align.plots.html_page import HEAD
+from big_align.pages.rendering import render
+from big_align.pages.thumbnails import make_thumbnail
 from big_align.use.search import queries
 from big_align.use.search.search_index import Hit, SearchIndex
-from big_align.use.search.thumbnails import make_thumbnail, write_address
 
-STYLE = (pathlib.Path(__file__).parent / "style.css").read_text("utf-8")
 TEXT_MAX = 80  # characters of a caption in a line, and of metadata on a page
 CAPTIONS_SHOWN = 2  # of an image on a page
 THUMBNAIL = 256  # pixels, of the images of a query
@@ -66,38 +63,34 @@ def write_json(options: argparse.Namespace, hits: Sequence[Hit]) -> str:
 
 def write_page(index: SearchIndex, options: argparse.Namespace, hits: Sequence[Hit]) -> str:
     """Writes HTML that includes the pictures."""
-    parts = "".join(_write_part(index, part) for part in describe_query(options))
-    conditions = " · ".join([options.of, *options.filter, f"{len(hits)} of {len(index)} images"])
-    tiles = "".join(_write_tile(index, hit) for hit in hits)
-    return (
-        f"{HEAD}<title>Search results</title><style>{STYLE}</style>"
-        f"<body><h1>Search results</h1><div class=parts>{parts}</div><p class=soft>"
-        f"{html.escape(conditions)}</p><div class=grid>{tiles}</div></body></html>\n"
+    return render(
+        "found.html",
+        title="Search results",
+        parts=[_list_part(index, part) for part in describe_query(options)],
+        conditions=[options.of, *options.filter, f"{len(hits)} of {len(index)} images"],
+        hits=[
+            {
+                "jpeg": index.contents.read_thumbnail(hit.row),
+                "score": hit.score,
+                "captions": hit.captions[:CAPTIONS_SHOWN],
+                "facts": [
+                    f"{name} {_cut(str(value))}"
+                    for name, value in hit.metadata.items()
+                    if value is not None
+                ],
+                "name": hit.name,
+            }
+            for hit in hits
+        ],
     )
 
 
-def _write_part(index: SearchIndex, part: dict[str, Any]) -> str:
-    weight = f"<b>{part['weight']:+g}</b>"
-    if "text" in part:
-        return f"<span class=part>{weight} {html.escape(part['text'])}</span>"
+def _list_part(index: SearchIndex, part: dict[str, Any]) -> dict[str, Any]:
+    """Returns the weight, the name, and the picture of a part of a query, if it has one."""
+    jpeg = None
     if "like" in part:
         jpeg = index.contents.read_thumbnail(index.find_row(part["like"]))
-    else:
+    elif "image" in part:
         jpeg = make_thumbnail(read_image(part["image"]), THUMBNAIL)
-    name = html.escape(str(part.get("like", part.get("image"))))
-    return f"<span class=part>{weight} <img alt='' src='{write_address(jpeg)}'> {name}</span>"
-
-
-def _write_tile(index: SearchIndex, hit: Hit) -> str:
-    jpeg = index.contents.read_thumbnail(hit.row)
-    picture = f"<img alt='' src='{write_address(jpeg)}'>" if jpeg else "<div class=none></div>"
-    texts = "".join(
-        f"<div class=text>{html.escape(text)}</div>" for text in hit.captions[:CAPTIONS_SHOWN]
-    )
-    there = {name: str(value) for name, value in hit.metadata.items() if value is not None}
-    facts = [f"{name} {_cut(value)}" for name, value in there.items()]
-    small = html.escape(" · ".join([hit.name, *facts]))
-    return (
-        f"<figure>{picture}<figcaption><div class=score>{hit.score:.3f}</div>{texts}"
-        f"<small>{small}</small></figcaption></figure>"
-    )
+    (name,) = part.keys() - {"weight"}
+    return {"weight": part["weight"], "name": part[name], "jpeg": jpeg}

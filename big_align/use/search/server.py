@@ -10,7 +10,6 @@ import collections
 import dataclasses
 import hmac
 import json
-import pathlib
 import secrets
 import threading
 from typing import Any
@@ -30,11 +29,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from big_align.core.errors import UserError
 from big_align.data.examples import BrokenExample
 from big_align.data.json_texts import NotJson, parse_json
+from big_align.pages.rendering import render
+from big_align.pages.thumbnails import make_thumbnail
 from big_align.use.search import queries
 from big_align.use.search.filters import split_filters
-from big_align.use.search.results import STYLE
 from big_align.use.search.search_index import Hit, SearchIndex
-from big_align.use.search.thumbnails import make_thumbnail
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Hosts that only this machine can reach; any other requires a token."""
@@ -70,7 +69,6 @@ class SearchServer:
         self._index, self._max_bytes, self._max_pixels = index, max_bytes, max_pixels
         self._uploads: collections.OrderedDict[str, np.ndarray] = collections.OrderedDict()
         self._working = threading.Lock()  # one query at a time uses all cores
-        self._page = (pathlib.Path(__file__).parent / "page.html").read_text("utf-8")
 
     @property
     def _reads_texts(self) -> bool:
@@ -93,15 +91,14 @@ class SearchServer:
             "texts": self._reads_texts,
             "columns": self._index.columns,
         }
-        facts = json.dumps(about).replace("<", "\\u003c")  # no column name can end the script
-        page = self._page.replace("{{style}}", STYLE).replace("{{about}}", facts)
         policy = (
             f"default-src 'none'; img-src 'self' blob:; style-src 'nonce-{nonce}'; script-src "
             f"'nonce-{nonce}'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
             "frame-ancestors 'none'"
         )
         headers = {"Content-Security-Policy": policy, "Cache-Control": "no-store"}
-        return HTMLResponse(page.replace("{{nonce}}", nonce), headers=headers)
+        page = render("search.html", title="Search", nonce=nonce, about=about)
+        return HTMLResponse(page, headers=headers)
 
     def show_thumbnail(self, request: Request) -> Response:
         """Returns the thumbnail of a row of the index."""

@@ -17,7 +17,7 @@ from big_align.data.loading import parallel
 from big_align.data.precomputed.shard_files import list_shards
 from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.listed_source import ListedSource
-from big_align.use.search.thumbnails import make_thumbnail
+from big_align.pages.thumbnails import make_thumbnail
 
 AHEAD = 64  # images that are read and not yet taken
 

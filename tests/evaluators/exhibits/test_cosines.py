@@ -6,8 +6,8 @@ import pytest
 from big_align.evaluators.exhibits import cosines
 from big_align.evaluators.exhibits.exhibit import continue_distributions, encode
 from big_align.evaluators.exhibits.retrieval import Pairs
-from big_align.plots.exhibit_pictures import RIGHT, draw_exhibit
-from big_align.plots.ridges import crop_bins
+from big_align.pages.plots.exhibit_pictures import RIGHT, draw_exhibit
+from big_align.pages.plots.ridges import crop_bins
 
 
 def unit(rows):

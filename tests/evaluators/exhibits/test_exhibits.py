@@ -17,7 +17,7 @@ from big_align.evaluators.exhibits.retrieval import show_pairs
 from big_align.evaluators.found_tags import FoundTags
 from big_align.evaluators.retrieval import Retrieval, rank_of_match
 from big_align.evaluators.zero_shot import ZeroShot
-from big_align.plots.exhibit_pictures import CELL, GAP, RIGHT, draw_exhibit
+from big_align.pages.plots.exhibit_pictures import CELL, GAP, RIGHT, draw_exhibit
 from tests.evaluators import tagged
 from tests.evaluators.colors import ColorEmbedder, make_source, tokenize
 

@@ -88,7 +88,7 @@ def test_the_mean_over_a_suite_is_that_of_all_its_data_sets_for_each_model_and_t
     assert "fine_grained, mean of 4" in table and "35.00" in table
     write_page(rows, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "ALIGN&#x27;s four fine-grained data sets, mean, zero-shot" in page
+    assert "ALIGN&#39;s four fine-grained data sets, mean, zero-shot" in page
     mlcd = published.find_published("fine_grained", "zero_shot")["score"]
     assert f"{max(number.value for number in mlcd):.1f}</span>" in page
 

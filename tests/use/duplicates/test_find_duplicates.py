@@ -134,7 +134,7 @@ def test_the_list_is_that_of_a_brute_force(model, run, tmp_path, flags):
     assert counts["two"] == sum("of two" in reason for reason, _ in expected.values())
     page = (tmp_path / "twins.html").read_text()
     dropped = page.split("What just stays")[0]
-    assert dropped.count("class='card pair'") == len(expected)
+    assert dropped.count('class="card pair"') == len(expected)
     assert all(key in dropped for key in expected) and "data:," not in page
 
 

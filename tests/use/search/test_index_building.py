@@ -21,13 +21,13 @@ from indexes import (
 from big_align.config.components.source_flags import open_source
 from big_align.core.errors import UserError
 from big_align.core.locks import lock_folder
+from big_align.pages.thumbnails import make_thumbnail
 from big_align.use.search import generations, index_building, index_folder
 from big_align.use.search.index_building import IndexBuilder
 from big_align.use.search.index_folder import KINDS, read_info, write_info
 from big_align.use.search.metadata import MetadataTable
 from big_align.use.search.pending_rows import PendingRows
 from big_align.use.search.scann_rows import ScannSettings
-from big_align.use.search.thumbnails import make_thumbnail
 from tests.data.samples import write_tar
 
 SEEDS = {f"{'ab'[n % 2]}/{n:02d}.jpg": n for n in range(13)}

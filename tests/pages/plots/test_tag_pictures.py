@@ -9,8 +9,8 @@ from big_align.evaluators.exhibits.tags import (
     choose_images,
     describe_image,
 )
-from big_align.plots import tag_pictures
-from big_align.plots.retrieval_pictures import RIGHT, WRONG
+from big_align.pages.plots import tag_pictures
+from big_align.pages.plots.retrieval_pictures import RIGHT, WRONG
 
 NAMES = ("dog", "ball", "grass", "sky")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from big_align.evaluators.exhibits.clusters import find_examples
-from big_align.plots import cluster_pictures
+from big_align.pages.plots import cluster_pictures
 from big_align.weights.formats.preprocessing import Preprocessing
 from big_align.weights.formats.pretrained import Pretrained
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from big_align.data.examples import BrokenExample
-from big_align.use.search.thumbnails import make_thumbnail
+from big_align.pages.thumbnails import make_thumbnail
 
 
 def encode(image, kind="JPEG", **options):

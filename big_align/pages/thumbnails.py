@@ -1,13 +1,14 @@
 """Small JPEG files of images, so that results are shown without the originals."""
 
-import base64
 import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from big_align.data import boundary
+from big_align.data.examples import BrokenExample
 from big_align.data.images import decoding
 
 QUALITY = 82
@@ -40,6 +41,17 @@ def make_thumbnail(image: Any, side: int, max_pixels: int = decoding.MAX_PIXELS)
         return file.getvalue()
 
 
-def write_address(jpeg: bytes) -> str:
-    """Returns a data URI that holds a JPEG."""
-    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"
+def read_thumbnail(
+    read: Callable[[], Any], side: int, max_pixels: int = decoding.MAX_PIXELS
+) -> bytes:
+    """Returns the JPEG of an image that is read again for a page; empty if it is gone.
+
+    Args:
+      read: reads the image, as `make_thumbnail` takes it.
+      side: the longer side, in pixels.
+      max_pixels: the most pixels of an encoded image.
+    """
+    try:
+        return make_thumbnail(read(), side, max_pixels)
+    except (BrokenExample, OSError, ValueError):
+        return b""

@@ -15,7 +15,7 @@ from big_align.evaluators.exhibits.exhibit import (
     Exhibit,
     Finding,
 )
-from big_align.plots.ridges import crop_bins, trace_ridge
+from big_align.pages.plots.ridges import crop_bins, trace_ridge
 
 CELL, GAP, LINE, SIZE, WIDTH = 128, 10, 20, 14, 980
 """In pixels: side of an image, gap between images, line height, font size, and total width."""

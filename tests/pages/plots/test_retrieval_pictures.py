@@ -12,7 +12,7 @@ from big_align.data.examples import Example
 from big_align.data.sources.array_source import ArraySource
 from big_align.evaluators.exhibits.pixels import read_pixels
 from big_align.evaluators.exhibits.retrieval import Pairs, choose_queries, find_nearest
-from big_align.plots import curves, retrieval_pictures
+from big_align.pages.plots import curves, retrieval_pictures
 from big_align.training.logs import metrics
 
 

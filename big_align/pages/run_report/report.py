@@ -1,15 +1,15 @@
 """A page about a run, or comparing several, in a single file that opens anywhere."""
 
-import html
+import json
 import os
 import pathlib
 import sys
 from collections.abc import Sequence
 
 from big_align.core.whole_files import write_whole
-from big_align.plots.html_page import write_frame
-from big_align.reports import comparison, pictures, sections
-from big_align.reports.run_record import RunRecord, read_record
+from big_align.pages.rendering import render
+from big_align.pages.run_report import comparison, pictures, sections
+from big_align.pages.run_report.run_record import RunRecord, read_record
 
 FILE = "report.html"
 
@@ -49,16 +49,23 @@ def refresh_report(workdir: str) -> None:
 
 def describe_run(record: RunRecord) -> str:
     """Returns the page about one run."""
-    config, _ = record.find_changes()
-    head = f"<h1>{html.escape(record.name)}</h1><p class=soft><code>{html.escape(config)}</code>"
-    body = [head, sections.write_tiles(sections.summarize(record))]
-    for write in (
-        sections.write_evaluations,
-        sections.write_curves,
-        pictures.write_pictures,
-        sections.write_training,
-        sections.write_time,
-        sections.write_commands,
-    ):
-        body += write(record)
-    return write_frame(record.name, sections.STYLE + pictures.STYLE, "".join(body))
+    config, changes = record.find_changes()
+    parameters = record.last_start.get("parameters") or {}
+    return render(
+        "run.html",
+        title=record.name,
+        record=record,
+        config=config,
+        changes=[[name, *map(sections.format_value, x)] for name, x in changes.items()],
+        tiles=sections.summarize(record),
+        evaluations=sections.list_evaluations(record),
+        charts=sections.draw_curves(record),
+        exhibits=list(pictures.list_pictures(record)),
+        data=list(sections.list_data(record)),
+        parameters=[[name, f"{count:,}"] for name, count in parameters.items()],
+        machine=list(sections.list_machine(record.last_start)),
+        processes=sections.list_processes(record),
+        every_field=json.dumps(record.config, indent=2),
+        time=sections.list_time(record),
+        commands=sections.list_commands(record),
+    )

@@ -8,14 +8,13 @@ from typing import Any
 
 from big_align.core.errors import UserError
 from big_align.core.regular_files import read_regular
-from big_align.reports import forms, starts
-from big_align.reports.forms import check_form, fits
+from big_align.pages.charts import Series
+from big_align.pages.run_report import forms, starts
+from big_align.pages.run_report.forms import check_form, fits
 from big_align.training.logs.directions import read_said
 from big_align.training.logs.line_files import number_of, parse_line, read_lines
 from big_align.training.saving.step_folders import find_folder
 
-Series = list[tuple[int, float]]
-"""Steps, ascending, and values."""
 TRAINING = ("epoch/", "time/")
 """Prefixes of names that do not belong to an evaluator."""
 LARGE = 4_000_000
@@ -201,8 +200,3 @@ def _read_evaluations(path: pathlib.Path) -> dict[str, Series]:
         numbers = {k: v for x in [line, *nested] for k, v in x.items() if "/" in k}
         lines.append(numbers | {"step": line.get("step")})
     return _collect(lines)
-
-
-def finite(values: Series) -> Series:
-    """Returns the values that are finite, and so are their differences and sums."""
-    return [(step, value) for step, value in values if abs(value) <= forms.LARGEST]

@@ -18,8 +18,8 @@ from big_align.evaluators.exhibits.exhibit import (
     continue_distributions,
     encode,
 )
-from big_align.plots.exhibit_pictures import draw_exhibit
-from big_align.reports.run_record import read_pictures
+from big_align.pages.plots.exhibit_pictures import draw_exhibit
+from big_align.pages.run_report.run_record import read_pictures
 
 FILE = "pictures.json"
 TIMES = 20

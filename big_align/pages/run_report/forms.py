@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from big_align.core.errors import UserError, put_in_a_line
+from big_align.pages.charts import LARGEST
 from big_align.training.logs.line_files import number_of
 
 
@@ -61,8 +62,6 @@ def _is_distributions(value: Any) -> bool:
     return whole and ascending and len(steps) == len(value["steps"]) > 0
 
 
-LARGEST = 1e300
-"""Numbers beyond this are drawn like infinity: their sums and differences may be infinite."""
 PICTURE = re.compile(r"data:image/[a-z]+;base64,[A-Za-z0-9+/=]*\Z")
 ITEM = {"image": (type(None), _is_picture), "text": str, "right": bool | None}
 EXAMPLES = {"title": str, "note": str, "rows": [{"query": ITEM, "found": [ITEM]}]}

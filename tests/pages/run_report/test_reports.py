@@ -11,11 +11,12 @@ import pytest
 
 from big_align.evaluators.exhibits.cosines import show_cosines
 from big_align.evaluators.exhibits.exhibit import Confusion, Examples, Finding, Item, encode
-from big_align.reports import charts, pictures, report, run_record, scores, sections
-from big_align.reports.comparison import compare_runs, name_runs
-from big_align.reports.gallery import Gallery
-from big_align.reports.run_record import RunRecord, read_record
-from big_align.reports.starts import compare_configs, record_start
+from big_align.pages import charts, rendering
+from big_align.pages.run_report import report, run_record, scores, sections
+from big_align.pages.run_report.comparison import compare_runs, name_runs
+from big_align.pages.run_report.gallery import Gallery
+from big_align.pages.run_report.run_record import RunRecord, read_record
+from big_align.pages.run_report.starts import compare_configs, record_start
 from big_align.tools import report as tool
 from big_align.training.logs.directions import FIELD
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog
@@ -73,7 +74,7 @@ def test_the_page_has_what_the_workdir_holds(tmp_path):
         "4 of 4 steps are done", "1 loss", "40 s since the run began", "75% of it trained",
         "1,234 parameters", "5,678 training examples", "configs/some.py with these changes",
         "seed 0 7", "pairs (retrieval) 90 name=digits", "8 x TPU v5e of 2 processes",
-        "jax 0.10.2", "waiting for data 10 s (25.0%)", "pairs: nearest", "a &lt;dog&gt;",
+        "jax 0.10.2", "waiting for data 10 s (25%)", "pairs: nearest", "a &lt;dog&gt;",
         "--mode=eval --config=configs/some.py", "--config.total_steps=8",
         "big_align.tools.convert --input=",
     ):  # fmt: skip
@@ -108,8 +109,8 @@ def test_steps_between_the_last_logged_one_and_the_checkpoint_are_done(tmp_path)
     for name in ("2", "4", "damaged_7"):
         (folder / "checkpoints" / name).mkdir(parents=True)
     record = read_record(str(folder))
-    assert ("4 of 4", "steps are done") in sections.summarize(record)
-    assert "Train on, with more steps" in "".join(sections.write_commands(record))
+    assert rendering.Tile("4 of 4", "steps are done") in sections.summarize(record)
+    assert "Train on, with more steps" in "".join(sections.list_commands(record))
     elsewhere = make_workdir(tmp_path, losses=(3.0,), r1=(), checkpoint={"folder": "gs://a/b"})
     assert read_record(str(elsewhere)).step == 1
 
@@ -158,8 +159,8 @@ def test_several_runs_are_compared(tmp_path):
     page = output.read_text()
     seen = texts_of(page)
     assert "pairs/r1 0.3 0.25" in seen and "seed 1 0" in seen and "batch_size null 64" in seen
-    assert page.count("<td class='n best'>0.3<") == 1 and page.count("n best'>0.25<") == 0
-    (chart,) = [x for x in page.split("<figure") if "aria-label='pairs/r1'" in x]
+    assert page.count('<td class="n best">0.3<') == 1 and page.count('n best">0.25<') == 0
+    (chart,) = [x for x in page.split("<figure") if 'aria-label="pairs/r1"' in x]
     assert chart.count("<polyline") == 2 and "one" in chart and "two" in chart
 
 
@@ -265,7 +266,7 @@ def test_evaluations_say_which_way_is_better(tmp_path):
         about = {FIELD: {"pairs": ["r1"]}}
         EvaluationLog(str(workdir), TRAINING, about).write(4, {"pairs/r1": r1[-1]}, 1.0, None)
     records = [read_record(str(tmp_path / folder)) for folder in ("one", "two")]
-    assert "<td class='n best'>0.2<" in compare_runs(records)
+    assert '<td class="n best">0.2<' in compare_runs(records)
     # last, best and first
     assert "pairs/r1 0.2 0.2 4 0.3" in texts_of(report.describe_run(records[0]))
     assert "pairs/r1 0.25 0.1 2 0.1" in texts_of(report.describe_run(records[1]))
@@ -303,31 +304,40 @@ def test_labels_of_ticks_differ(low, high):
     assert [float(label.replace(",", "")) for label in labels] == pytest.approx(ticks)
 
 
+def find_shapes(drawing, tag):
+    return [shape.fields for shape in drawing.shapes if shape.tag == tag]
+
+
 def test_a_curve_goes_where_its_values_do():
     chart = charts.draw_chart("loss", {"loss": [(1, 0.0), (2, float("nan")), (3, 1.0)]})
-    (path,) = re.findall(r"points='([^']*)'", chart)
-    (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in path.split())
+    (path,) = find_shapes(chart, "polyline")
+    (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in path["points"].split())
+    told = [shape.text for shape in chart.shapes if shape.tag == "circle"]
+    assert told == ["loss, step 1: 0", "loss, step 3: 1"]
     assert x0 < x1 and y0 == charts.BOTTOM and y1 == charts.TOP  # up is less
-    assert charts.draw_chart("loss", {"loss": []}) == ""
+    assert charts.draw_chart("loss", {"loss": []}) is None
 
 
 def test_a_curve_that_is_missing_leaves_the_others_their_colors():
     points = [(1, 0.0), (2, 1.0)]
     chart = charts.draw_chart("r1", {"one": [], "two": points, "three": points})
-    assert re.findall(r"polyline [^>]*stroke='([^']*)'", chart) == ["var(--c1)", "var(--c2)"]
-    assert "two</span>" in chart and "one</span>" not in chart
+    colors = [fields["stroke"] for fields in find_shapes(chart, "polyline")]
+    assert colors == ["var(--c1)", "var(--c2)"]
+    assert chart.legend == [("two", 1), ("three", 2)]
 
 
 def test_many_points_are_averaged_without_moving_the_mean():
     values = [(step, float(step % 2)) for step in range(100_000)]
     chart = charts.draw_chart("loss", {"loss": values})
-    points = re.findall(r"[\d.]+,([\d.]+)", re.search(r"points='([^']*)'", chart)[1])
-    assert len(points) <= charts.POINTS and len(chart) < 10_000
+    (path,) = find_shapes(chart, "polyline")
+    heights = [float(point.partition(",")[2]) for point in path["points"].split()]
+    assert len(heights) <= charts.POINTS and not find_shapes(chart, "circle")
+    assert np.mean(heights) == pytest.approx((charts.TOP + charts.BOTTOM) / 2, abs=1)
 
 
 def test_numbers_are_short():
     numbers = (0.98056, 1.0, 12345.6, 0.00001234, float("nan"), 1437.0, 268.29)
-    shown = [charts.format_number(x) for x in numbers]
+    shown = [rendering.format_number(x) for x in numbers]
     assert shown == ["0.9806", "1", "12,346", "1.23e-05", "nan", "1,437", "268.3"]
 
 
@@ -387,7 +397,7 @@ def test_distributions_are_shown_at_all_steps_also_of_a_run_that_was_killed(tmp_
     assert [evaluate(gallery, step) for step in (1, 2, 3)] == [[1], [1, 2], [1, 2, 3]]
     gallery = Gallery(str(folder), 4, {})  # continues from a checkpoint of step 1
     assert [evaluate(gallery, step) for step in (2, 4)] == [[1, 2], [1, 2, 4]]
-    page = "".join(pictures.write_pictures(read_record(str(folder))))
+    page = report.describe_run(read_record(str(folder)))
     assert page.count("<polygon") == 6 and "step 4</text>" in page and "&lt;wrong&gt;" in page
     (folder / "pictures.json").write_text("{")
     assert evaluate(Gallery(str(folder), 4, {}), 3) == [3]
@@ -402,8 +412,8 @@ def test_every_kind_of_exhibit_is_written(tmp_path):
     gallery.begin(1)
     gallery.add("x", lambda: [tagged, nothing, *confusion()])
     gallery.finish(1)
-    page = "".join(pictures.write_pictures(read_record(str(folder))))
-    assert "<li class='right'>dog" in page and "nothing found" in page
+    page = report.describe_run(read_record(str(folder)))
+    assert '<li class="right">dog' in page and "nothing found" in page
     assert page.count("data:image/webp") == 2 and "--share: 1.000" in page
 
 

@@ -1,16 +1,16 @@
 """The page that compares several runs."""
 
-import html
 import os
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from big_align.plots.html_page import write_frame
-from big_align.reports import sections
-from big_align.reports.charts import draw_chart, format_number
-from big_align.reports.run_record import RunRecord
-from big_align.reports.scores import find_best
-from big_align.reports.starts import compare_configs
+from big_align.pages.charts import Drawing, draw_chart
+from big_align.pages.rendering import format_number, render
+from big_align.pages.run_report.run_record import RunRecord
+from big_align.pages.run_report.scores import find_best
+from big_align.pages.run_report.sections import format_value, summarize, training_curves
+from big_align.pages.run_report.starts import compare_configs
 
 
 def compare_runs(records: Sequence[RunRecord]) -> str:
@@ -20,13 +20,18 @@ def compare_runs(records: Sequence[RunRecord]) -> str:
       records: records of two or more runs.
     """
     names = name_runs(records)
-    title = f"{len(records)} runs"
-    body = [f"<h1>{title}</h1><p class=soft>{html.escape(', '.join(names))}</p>"]
-    body += _write_runs(names, records)
-    body += _write_evaluations(names, records)
-    body += _write_curves(names, records)
-    body += _write_configs(names, records)
-    return write_frame(title, sections.STYLE, "".join(body))
+    return render(
+        "comparison.html",
+        title=f"{len(records)} runs",
+        names=names,
+        runs=list(_list_runs(names, records)),
+        evaluations=_list_evaluations(names, records),
+        charts=_draw_curves(names, records),
+        changes=[
+            [field, *(format_value(_find(record.config, field)) for record in records)]
+            for field in sorted(_list_changes(records))
+        ],
+    )
 
 
 def name_runs(records: Sequence[RunRecord]) -> list[str]:
@@ -39,29 +44,23 @@ def name_runs(records: Sequence[RunRecord]) -> list[str]:
     return [f"{name} ({number})" for number, name in enumerate(names, 1)]  # one workdir twice
 
 
-def _write_runs(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[str]:
-    rows = []
+def _list_runs(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[list[str]]:
     for name, record in zip(names, records, strict=True):
-        known = {what: number for number, what in sections.summarize(record)}
+        known = {tile.what: tile.number for tile in summarize(record)}
         config, _ = record.find_changes()
         columns = "steps are done", "images per second", "since the run began", "parameters"
-        rows.append([name, config, *(known.get(what, "") for what in columns)])
-    head = ["run", " config", "steps", "images/s", "time", "parameters"]
-    yield "<h2>Runs</h2>" + sections.write_table(head, rows)
+        yield [name, config, *(known.get(what, "") for what in columns)]
 
 
-def _write_evaluations(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[str]:
-    """Writes the last numbers of every run side by side, with the best marked.
+def _list_evaluations(names: Sequence[str], records: Sequence[RunRecord]) -> dict[str, Any]:
+    """Returns the last numbers of every run side by side, with the best marked.
 
     Runs whose configs differ in nothing but seeds have their mean beside them.
     """
-    known = list(dict.fromkeys(key for record in records for key in record.evaluations))
-    if not known:
-        return
     said = {name: low for record in records for name, low in record.said.items()}
     repeated = {field.split(".")[-1] for field in _list_changes(records)} == {"seed"}
     rows, marked = [], set()
-    for key in known:
+    for key in dict.fromkeys(key for record in records for key in record.evaluations):
         series = [record.evaluations.get(key) for record in records]
         last = [values[-1][1] if values else None for values in series]
         best = find_best(key, last, said)
@@ -71,35 +70,21 @@ def _write_evaluations(names: Sequence[str], records: Sequence[RunRecord]) -> It
             last.append(None if None in last else statistics.fmean(last))
         rows.append([key, *("" if x is None else format_number(x) for x in last)])
     head = ["", *names, *(["mean"] if repeated else [])]
-    yield "<h2>Last evaluations</h2>" + sections.write_table(head, rows, marked)
+    return {"head": head, "rows": rows, "best": marked}
 
 
-def _write_curves(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[str]:
+def _draw_curves(names: Sequence[str], records: Sequence[RunRecord]) -> list[Drawing]:
     """Draws every number of all runs in one chart, with the same color for a run throughout."""
-    training = [sections.training_curves(record) for record in records]
+    training = [training_curves(record) for record in records]
     curves = [
         {"loss": own.pop("loss"), **record.evaluations, **own}
         for own, record in zip(training, records, strict=True)
     ]
-    charts = [
+    charts = (
         draw_chart(key, {name: x.get(key, []) for name, x in zip(names, curves, strict=True)})
         for key in dict.fromkeys(key for x in curves for key in x)
-    ]
-    yield f"<h2>Curves</h2><div class=charts>{''.join(charts)}</div>"
-
-
-def _write_configs(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[str]:
-    """Writes the fields that differ between configs."""
-    fields = _list_changes(records)
-    yield "<h2>Differences of the configs</h2>"
-    if not fields:
-        yield "<p class=soft>None.</p>"
-        return
-    rows = [
-        [field, *(sections.format_value(_find(record.config, field)) for record in records)]
-        for field in sorted(fields)
-    ]
-    yield sections.write_table(["field", *(f" {name}" for name in names)], rows)
+    )
+    return list(filter(None, charts))
 
 
 def _list_changes(records: Sequence[RunRecord]) -> set[str]:

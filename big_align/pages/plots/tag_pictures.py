@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from big_align.evaluators.exhibits.tag_texts import Fit
 from big_align.evaluators.exhibits.tags import TaggedImage
-from big_align.plots.retrieval_pictures import RIGHT, WRONG
+from big_align.pages.plots.retrieval_pictures import RIGHT, WRONG
 
 COLUMNS, LINES, WIDTH = 2, 9, 46
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from big_align.core.errors import UserError
-from big_align.plots.tsne_pictures import Concepts, draw_concepts, lay_out
+from big_align.pages.plots.tsne_pictures import Concepts, draw_concepts, lay_out
 
 
 def make_groups(counts=(9, 9, 9), seed=0):

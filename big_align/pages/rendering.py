@@ -1,0 +1,86 @@
+"""Pages are templates filled with values: a value is text, and never markup."""
+
+import base64
+import functools
+import math
+import pathlib
+from typing import Any, NamedTuple
+
+import jinja2
+
+from big_align.evaluators.exhibits.exhibit import encode_image
+
+
+class Tile(NamedTuple):
+    """An important number.
+
+    Attributes:
+      number: the number.
+      what: what it is.
+      warn: whether it tells of a fault.
+    """
+
+    number: str
+    what: str
+    warn: bool = False
+
+
+def render(template: str, **values: Any) -> str:
+    """Returns a page that needs no other file.
+
+    Args:
+      template: a file of `templates/`.
+      values: what the template names; anything that lacks is an error.
+    """
+    return _make_environment().get_template(template).render(values)
+
+
+@functools.cache
+def _make_environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "count": "{:,}".format,
+        "duration": format_time,
+        "jpeg": write_address,
+        "number": format_number,
+        "percent": format_percent,
+        "picture": encode_image,
+    }
+    return made
+
+
+def write_address(jpeg: bytes) -> str:
+    """Returns a data URL that holds a JPEG; one of no picture if it is empty."""
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" if jpeg else "data:,"
+
+
+def format_number(value: float) -> str:
+    """Formats a number with four significant digits."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1e6 or abs(value) < 1e-4:
+        return f"{value:.2e}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def format_percent(part: float | int, total: float | int = 1) -> str:
+    """Formats a part of a total as a percentage; one of nothing is 0%."""
+    share = 100 * part / (total or 1)
+    return f"{share:.2g}%" if 0 < share < 1 else f"{share:.1f}".removesuffix(".0") + "%"
+
+
+def format_time(seconds: float) -> str:
+    """Formats a duration."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

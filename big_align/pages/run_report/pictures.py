@@ -1,0 +1,79 @@
+"""The pictures of a run, as values for a page."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from big_align.pages.charts import (
+    Drawing,
+    choose_ticks,
+    draw_line,
+    draw_path,
+    format_tick,
+    write_text,
+)
+from big_align.pages.plots.ridges import crop_bins, trace_ridge
+from big_align.pages.run_report.run_record import RunRecord
+
+ROOM = 1_700_000
+"""Most characters of pictures, so that a page stays under two megabytes."""
+CELL = 30
+"""Characters of a cell of a table, without its number."""
+LEFT, RIGHT, BAND = 90, 700, 40
+"""In pixels: where ridges begin and end, and the height of a step."""
+COLORS = (2, 7, 0, 1)
+"""Numbers of the colors of groups."""
+
+
+def list_pictures(record: RunRecord) -> Iterator[dict[str, Any]]:
+    """Yields what the last evaluation with pictures showed: exhibits with a title and a note.
+
+    Distributions are drawn. An exhibit has only a title and a note if the page has no room for it.
+    """
+    room = ROOM
+    for evaluator, exhibits in (record.pictures.get("exhibits") or {}).items():
+        for exhibit in exhibits:
+            title = f"{evaluator}: {exhibit['title'][:1].lower()}{exhibit['title'][1:]}"
+            note = f"{exhibit['note']} Step {record.pictures['step']:,}."
+            kind = next(kind for kind in ("rows", "shares", "counts") if kind in exhibit)
+            shown = {"kind": kind} | exhibit
+            if kind == "shares":
+                shown = {"kind": kind, "drawing": draw_ridges(exhibit)}
+            size = _estimate_size(exhibit)
+            if size > room:
+                shown = {"kind": "nothing"}
+            else:
+                room -= size
+            yield shown | {"title": title, "note": note}
+
+
+def _estimate_size(exhibit: Mapping[str, Any]) -> int:
+    """Returns about how many characters an exhibit has on a page."""
+    return len(json.dumps(exhibit)) + CELL * sum(map(len, exhibit.get("counts", ())))
+
+
+def draw_ridges(exhibit: Mapping[str, Any]) -> Drawing:
+    """Draws a band for each step, with an axis below.
+
+    Args:
+      exhibit: encoded distributions.
+    """
+    edges, heights = crop_bins(np.array(exhibit["edges"]), np.array(exhibit["shares"], float))
+    first, last = float(edges[0]), float(edges[-1])
+    ticks, bottom, shapes = choose_ticks(first, last), BAND * len(heights) + 6, []
+    for tick in ticks:
+        if first <= tick <= last:
+            x = round(LEFT + (RIGHT - LEFT) * (tick - first) / (last - first), 1)
+            label = format_tick(tick, ticks[1] - ticks[0])
+            shapes += [draw_line(x, 0, x, bottom), write_text(x, bottom + 16, label)]
+    for number, (step, curves) in enumerate(zip(exhibit["steps"], heights, strict=True), start=1):
+        shapes.append(write_text(LEFT - 10, BAND * number, f"step {step:,}", "end"))
+        for number_of_color, curve in zip(COLORS, curves, strict=False):
+            color = f"var(--c{number_of_color})"
+            corners = trace_ridge(curve, LEFT, RIGHT, BAND * number, 0.9 * BAND)
+            style = {"fill": color, "fill_opacity": 0.45, "stroke": color}
+            shapes.append(draw_path("polygon", corners, **style))
+    named = list(zip(exhibit["groups"], COLORS, strict=False))
+    return Drawing("", RIGHT + 20, bottom + 22, shapes, named)

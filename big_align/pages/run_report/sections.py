@@ -1,0 +1,174 @@
+"""What the page about one run says, as values: numbers, tables, curves and commands."""
+
+import json
+import shlex
+import textwrap
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from big_align.pages.charts import COLORS, Drawing, Series, draw_chart
+from big_align.pages.rendering import Tile, format_number, format_time
+from big_align.pages.run_report import starts
+from big_align.pages.run_report.run_record import RunRecord
+from big_align.pages.run_report.scores import find_best
+from big_align.training.logs.directions import NEITHER, find_direction
+from big_align.training.logs.phases import PHASES
+
+UNDRAWN = {"step_seconds", "data_wait_seconds", "device_flops_per_second", "goodput", "epoch"}
+"""Numbers of training for which no curve is drawn."""
+
+
+def summarize(record: RunRecord) -> list[Tile]:
+    """Returns the most important numbers."""
+    total = f" of {record.total_steps:,}" if record.total_steps else ""
+    tiles = [Tile(f"{record.step:,}{total}", "steps are done")]
+    for name, what in (("loss", "loss"), ("images_per_second", "images per second")):
+        if values := record.series.get(name):
+            tiles.append(Tile(format_number(values[-1][1]), what))
+    firsts: dict[str, str] = {}  # the first number of each evaluator
+    for name in record.evaluations:
+        firsts.setdefault(name.partition("/")[0], name)
+    for name in list(firsts.values())[:3]:
+        tiles.append(Tile(format_number(record.evaluations[name][-1][1]), name))
+    spent = sum(record.seconds.values())
+    if spent:
+        tiles.append(Tile(format_time(spent), "since the run began"))
+        share = record.seconds.get("steps", 0) / spent
+        tiles.append(Tile(f"{share:.0%}", "of it trained (goodput)"))
+    if counts := record.last_start.get("parameters"):
+        tiles.append(Tile(f"{sum(counts.values()):,}", "parameters"))
+    if count := (record.last_start.get("examples") or {}).get("training"):
+        tiles.append(Tile(f"{count:,}", "training examples"))
+    return tiles
+
+
+def list_evaluations(record: RunRecord) -> dict[str, Any]:
+    """Returns the table of all numbers of the evaluators: last, best and first."""
+    rows, marked = [], set()
+    for name, values in record.evaluations.items():
+        best = find_best(name, [value for _, value in values], record.said)
+        shown = ["", ""]
+        if best is not None:
+            shown = [format_number(values[best][1]), f"{values[best][0]:,}"]
+        if best == len(values) - 1:
+            marked.add((len(rows), 1))
+        rows.append([name, format_number(values[-1][1]), *shown, format_number(values[0][1])])
+    first, last = (
+        {f"step {values[place][0]:,}" for values in record.evaluations.values()}
+        for place in (0, -1)
+    )
+    ends = [", ".join(steps) if len(steps) == 1 else "" for steps in (last, first)]
+    head = ["", f"last {ends[0]}", "best", "at step", f"first {ends[1]}"]
+    return {"head": head, "rows": rows, "best": marked}
+
+
+def training_curves(record: RunRecord) -> dict[str, Series]:
+    """Returns the curves of training: the loss, rates, and metrics of the objective."""
+    first = "loss", "learning_rate", "images_per_second"
+    others = (name for name in record.series if "/" not in name and name not in UNDRAWN)
+    return {name: record.series.get(name, []) for name in dict.fromkeys([*first, *others])}
+
+
+def evaluation_curves(record: RunRecord) -> dict[str, dict[str, Series]]:
+    """Returns the numbers of each evaluator; non-scores, such as tags per image, separately.
+
+    If there are more numbers than colors, they are split over several charts.
+    """
+    groups: dict[str, dict[str, Series]] = {}
+    for name, values in record.evaluations.items():
+        evaluator, _, key = name.partition("/")
+        is_fact = find_direction(name, record.said) == NEITHER
+        title = f"{evaluator}, for comparison" if is_fact else evaluator
+        groups.setdefault(title, {})[key] = values
+    parted: dict[str, dict[str, Series]] = {}
+    for title, curves in groups.items():
+        names = list(curves)
+        parts = [names[first : first + COLORS] for first in range(0, len(names), COLORS)]
+        for number, part in enumerate(parts, start=1):
+            place = f", {number} of {len(parts)}" if len(parts) > 1 else ""
+            parted[f"{title}{place}"] = {name: curves[name] for name in part}
+    return parted
+
+
+def draw_curves(record: RunRecord) -> list[Drawing]:
+    """Draws the curves of training and of evaluations."""
+    training = {name.replace("_", " "): {name: x} for name, x in training_curves(record).items()}
+    groups = {"loss": training.pop("loss"), **evaluation_curves(record), **training}
+    return list(filter(None, (draw_chart(title, curves) for title, curves in groups.items())))
+
+
+def list_data(record: RunRecord) -> Iterator[list[str]]:
+    """Yields the parts of the training data and the data of evaluators: examples and source."""
+    counts = record.last_start.get("examples") or {}
+    data = record.config.get("data") or {}
+    parts = data.get("mixture") or {"training": data}
+    total = counts.get("training")
+    for name, part in parts.items():
+        where = "training" if name == "training" else f"training: {name}"
+        count = "" if len(parts) > 1 or total is None else f"{total:,}"
+        yield [where, count, _describe_source(part.get("source") or {})]
+    if len(parts) > 1 and total is not None:
+        yield ["training, all parts", f"{total:,}", ""]
+    for name, node in (record.config.get("evaluators") or {}).items():
+        count = counts.get(name)
+        source = _describe_source((node or {}).get("source") or {})
+        yield [f"{name} ({node.get('name')})", "" if count is None else f"{count:,}", source]
+
+
+def _describe_source(node: Mapping[str, Any]) -> str:
+    return " ".join(f"{k}={v}" for k, v in node.items() if v not in (None, ""))
+
+
+def list_machine(start: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yields devices, machine and versions of a start, if they are known."""
+    if versions := start.get("versions"):
+        yield ["devices", starts.format_devices(start.get("devices") or {})]
+        yield ["machine", str(start.get("machine", ""))]
+        yield from ([name, version] for name, version in versions.items())
+
+
+def list_processes(record: RunRecord) -> list[list[str]]:
+    """Returns the first step, time and command of each start."""
+    return [
+        [
+            f"{start.get('step', 0):,}",
+            time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(start.get("time") or 0)),
+            str(start.get("command", "")),
+        ]
+        for start in record.starts
+    ]
+
+
+def format_value(value: Any) -> str:
+    """Formats the value of a field; only the beginning of a whole node."""
+    if isinstance(value, str):
+        return value
+    return textwrap.shorten(json.dumps(value, default=str), 90, placeholder=" …")
+
+
+def list_time(record: RunRecord) -> list[tuple[str, float, float]]:
+    """Returns where the time of all processes went: what for, seconds, and the fraction."""
+    spent = {PHASES.get(name, name): x for name, x in record.seconds.items() if x > 0}
+    return [(name, seconds, seconds / sum(spent.values())) for name, seconds in spent.items()]
+
+
+def list_commands(record: RunRecord) -> dict[str, str]:
+    """Returns the commands that continue, evaluate, export and compare the run."""
+    folder = shlex.quote(record.workdir)
+    commands = {}
+    if command := record.last_start.get("command"):
+        finished = record.total_steps and record.step >= record.total_steps
+        more = "Train on, with more steps; a schedule that decays is stretched over all of them"
+        commands[more if finished else "Continue"] = command
+        words = [word for word in shlex.split(command) if not word.startswith("--profile")]
+        place = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+        commands["Evaluate"] = shlex.join([*words[:place], "--mode=eval", *words[place:]])
+        if finished:
+            commands[more] += f" --config.total_steps={2 * record.total_steps}"
+    tool = "python -m big_align.tools"
+    commands["Export"] = f"{tool}.convert --input={folder} --output=exported --format=big_align"
+    commands["Write this page again"] = f"{tool}.report --workdir={folder}"
+    other = f"{tool}.report --workdir={folder} --workdir=OTHER --output=compared.html"
+    commands["Compare with another run"] = other
+    return commands
