@@ -5,7 +5,7 @@ import signal
 if __name__ == "__main__":
     # Both wait until there is somebody to answer them.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    from big_align.distributed import stop_requests
+    from big_align.parallel.distributed import stop_requests
 
     stop_requests.begin()  # before anything is imported that takes time
 

@@ -12,10 +12,10 @@ setup(
     package_dir={"big_align.configs": "configs"},
     package_data={
         "big_align": ["py.typed"],
-        "big_align.benchmarks": ["data_sets/*.json", "suites.json"],
-        "big_align.benchmarks.measuring": ["published.json"],
+        "big_align.suites": ["data_sets/*.json", "suites.json"],
+        "big_align.suites.measuring": ["published.json"],
         "big_align.data.labels": ["class_names/*.json", "class_names/LICENSE"],
-        "big_align.search": ["page.html", "style.css"],
+        "big_align.use.search": ["page.html", "style.css"],
     },
     install_requires=[
         "absl-py>=2.1",

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import layers, trials
 from benchmarks.layers import RECALLS
 from benchmarks.trials import Trial
-from big_align import huge_pages
+from big_align.core import huge_pages
 
 EPOCHS = 30
 LOST = 32

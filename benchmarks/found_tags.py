@@ -31,8 +31,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from benchmarks import trials
 from benchmarks.tags import FOUND, make_tag_list
 from benchmarks.trials import Trial
-from big_align import huge_pages
 from big_align.configs import common
+from big_align.core import huge_pages
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 ROWS = {"SPLC": "recognition", "weighted BCE": "recognition_bce"}

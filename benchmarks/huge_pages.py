@@ -4,8 +4,8 @@
     python benchmarks/huge_pages.py -- --config=configs/align_flickr8k.py --config.total_steps=60
 
 What comes after -- is passed to main.py. Commands start themselves with huge pages where the system
-gives them on request (big_align/huge_pages.py); GLIBC_TUNABLES=glibc.malloc.hugetlb=0 keeps them
-without. Predicted from the time in the kernel: a step takes two thirds. The bound is the time
+gives them on request (big_align/core/huge_pages.py); GLIBC_TUNABLES=glibc.malloc.hugetlb=0 keeps
+them without. Predicted from the time in the kernel: a step takes two thirds. The bound is the time
 outside of the kernel: pages that cost nothing.
 """
 
@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np
 
-from big_align.huge_pages import TUNABLE, are_on_request
+from big_align.core.huge_pages import TUNABLE, are_on_request
 
 SIDES = {"4 KiB": 0, "huge": 1}
 COLUMNS = ("command (s)", "steps (s)", "in the kernel (CPU s)", "peak memory (MiB)")

@@ -29,7 +29,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks import trials
 from benchmarks.trials import Trial
-from big_align import huge_pages
+from big_align.core import huge_pages
 
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2)
 HELD_OUT = 0.1

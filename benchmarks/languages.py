@@ -33,7 +33,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks import trials
 from benchmarks.trials import Trial
-from big_align import huge_pages
+from big_align.core import huge_pages
 
 LANGUAGES = ("en", "de", "fr", "cs")
 RATES = (5e-4, 1e-3, 2e-3)

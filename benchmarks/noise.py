@@ -38,7 +38,7 @@ import numpy as np
 
 from benchmarks import layers, trials
 from benchmarks.layers import RECALLS
-from big_align import huge_pages
+from big_align.core import huge_pages
 
 TRAINED = {"dev": 6000, "test": 7000}  # the first photographs of both splits, by what is looked at
 EPOCHS = 30

@@ -50,8 +50,8 @@ from benchmarks import trials
 from benchmarks.tags import REMOVED, make_tag_list
 from benchmarks.trials import Trial
 from benchmarks.unseen_classes import relabel
-from big_align import huge_pages
 from big_align.configs import common
+from big_align.core import huge_pages
 from big_align.losses.tag_recognition import mark_tags
 from big_align.objectives.idea import Idea
 

@@ -21,7 +21,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks import align_towers, curves, trials
 from benchmarks.trials import Trial
-from big_align import huge_pages
+from big_align.core import huge_pages
 
 
 class Row(NamedTuple):

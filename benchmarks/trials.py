@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
-from big_align.devices import compilation
+from big_align.parallel.devices import compilation
 from big_align.training.logs import line_files
 
 TUNING_SEED = 100

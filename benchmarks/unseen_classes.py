@@ -46,7 +46,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks import trials
 from benchmarks.trials import Trial
-from big_align import huge_pages
+from big_align.core import huge_pages
 
 RATES = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
 BATCH = 128

@@ -8,15 +8,15 @@ In a checkout `python main.py` does the same. NAME is a packaged config, such as
 config file. Any field is changed by --config.FIELD=VALUE; --help --config=NAME lists all of them.
 """
 
-from big_align.distributed import stop_requests
+from big_align.parallel.distributed import stop_requests
 
 if __name__ == "__main__":
     stop_requests.begin()  # before the imports that take time
 
 from absl import flags  # noqa: E402
 
-from big_align.distributed import processes  # noqa: E402
-from big_align.errors import UserError  # noqa: E402
+from big_align.core.errors import UserError  # noqa: E402
+from big_align.parallel.distributed import processes  # noqa: E402
 from big_align.runs import command_line  # noqa: E402
 
 MODE = flags.DEFINE_enum("mode", "train", ["train", "eval"], "Train (or continue), or evaluate.")
@@ -41,12 +41,12 @@ def main() -> None:
     evaluating = MODE.value == "eval"
     if DISTRIBUTED.value:
         processes.join_processes(takes_requests=not evaluating)
-    from big_align.distributed import agreement
+    from big_align.parallel.distributed import agreement
     from big_align.runs import evaluate, train
     from big_align.training import profiling
 
     workdir = command_line.WORKDIR.value
-    config = command_line.evaluated_config() if evaluating else command_line.CONFIG.value
+    config = command_line.evaluated_config() if evaluating else command_line.given_config()
     steps = profiling.parse_steps(PROFILE.value) if PROFILE.value else None
     agreement.check_start(config)
     if evaluating:

@@ -4,8 +4,8 @@ Give it your image-text pairs, --config.data.source.path, and a vocabulary made 
 `python -m big_align.tools.build_vocab`, --config.tokenizer.vocabulary.
 """
 
+from big_align.config.defaults import complete_config
 from big_align.configs import common
-from big_align.runs.defaults import complete_config
 
 
 def get_config():

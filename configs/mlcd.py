@@ -25,9 +25,9 @@ which --candidates and --sample make cheaper (docs/data.md), and
 with --labels_per_image=32 for 5c's, and --labels_per_image=32 --min_similarity=0.91 for 5d's.
 """
 
+from big_align.config.defaults import complete_config
 from big_align.configs import clip_text, common
-from big_align.interop.formats.preprocessing import CLIP_MEAN, CLIP_STD
-from big_align.runs.defaults import complete_config
+from big_align.weights.formats.preprocessing import CLIP_MEAN, CLIP_STD
 
 LEGAL = {
     "image": ("b32", "b16", "l14"),

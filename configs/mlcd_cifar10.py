@@ -12,9 +12,9 @@
   and those of configs/mlcd.py:ROWS, for the rows of Tables 5, 6 and 12 in small: ratio=0.01
 """
 
+from big_align.config.defaults import complete_config
 from big_align.configs import common, mlcd, two_cores
 from big_align.configs.unicl_imagenet import SMALL_EVALUATE, SMALL_TRAIN
-from big_align.runs.defaults import complete_config
 
 LEGAL = mlcd.ROWS | {"scale": ("16", "64")}
 CLUSTERS = 1000

@@ -11,8 +11,8 @@ The clusters are those of CLIP's ViT-L/14, given as --config.data.precomputed.cl
   python -m big_align.tools.cluster --embeddings=embeddings --k=320000 --output=clusters
 """
 
+from big_align.config.defaults import complete_config
 from big_align.configs import clip_text, common, mlcd
-from big_align.runs.defaults import complete_config
 
 LEGAL = mlcd.ROWS | {
     "clusters": (  # Table 12

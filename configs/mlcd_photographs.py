@@ -13,8 +13,8 @@ and are given as --config.data.precomputed.clusters=clusters.
   and those of configs/mlcd.py:ROWS, for the rows of Tables 5 and 6 in small: ratio=0.01
 """
 
+from big_align.config.defaults import complete_config
 from big_align.configs import common, mlcd, two_cores
-from big_align.runs.defaults import complete_config
 
 LEGAL = mlcd.ROWS | {"scale": ("16", "64"), "init": ("pretrained",)}
 CLUSTERS = 1000

@@ -11,8 +11,8 @@ docs/data.md has these two lines for every other layout of files. Arguments, par
                  a class list of the package or a file; or `source`, for names in the data
 """
 
+from big_align.config.defaults import complete_config
 from big_align.configs import common
-from big_align.runs.defaults import complete_config
 
 ARGUMENTS = {"cores": ("2",), "classes": ()}
 

@@ -3,9 +3,9 @@
 The argument `recipe=paper` takes ALIGN's optimizer and temperature (Jia et al. 2021, §5).
 """
 
+from big_align.config.defaults import complete_config
 from big_align.configs import common
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_WORDS
-from big_align.runs.defaults import complete_config
 
 
 def get_config(arg: str = ""):

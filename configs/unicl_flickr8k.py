@@ -5,8 +5,8 @@ Arguments: `both`; `captions` (Flickr8k alone); `labels` (202 classes of Tiny Im
 With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lite0 and MiniLM.
 """
 
+from big_align.config.defaults import complete_config
 from big_align.configs import common, two_cores
-from big_align.runs.defaults import complete_config
 
 METHODS = ("both", "captions", "labels", "multitask")
 

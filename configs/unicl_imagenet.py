@@ -19,9 +19,9 @@ Tables of the paper, and the arguments of their rows and columns:
   5   the first three rows: method=cross_entropy, method=supcon, nothing
 """
 
+from big_align.config.defaults import complete_config
 from big_align.configs import clip_text, common
 from big_align.data.labels.classes import read_classes
-from big_align.runs.defaults import complete_config
 from big_align.training.optimizers import EXCLUDE
 
 CLASSIFIERS = ("cross_entropy", "supcon_classifier")

@@ -1,5 +1,6 @@
 """Eight virtual CPU devices, shape-checked signatures, and where the real data lies."""
 
+import ctypes
 import gc
 import logging as python_logging
 import os
@@ -17,7 +18,7 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# As commands do for themselves (big_align/huge_pages.py): for workers and what tests start.
+# As commands do for themselves (big_align/core/huge_pages.py): for workers and what tests start.
 os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 for flag, value in list_flags(devices=8).items():
@@ -27,9 +28,9 @@ for flag, value in list_flags(devices=8).items():
 for name, value in KEEP_PROGRAMS.items():
     os.environ.setdefault(name, value)
 
-from jaxtyping import install_import_hook  # noqa: E402
+from tests import checked_signatures  # noqa: E402
 
-install_import_hook("big_align", "beartype.beartype")
+checked_signatures.install()
 
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402
@@ -68,11 +69,15 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="module", autouse=True)
 def bounded_memory():
-    """Compiled programs are kept until they take gigabytes: few are of use to the next file."""
+    """Compiled programs are kept until they take much: few are of use to the next file."""
     yield
     statm = pathlib.Path("/proc/self/statm")
-    if statm.exists() and int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > 4e9:
+    if not statm.exists():
+        return
+    if int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > 1.6e9:
         jax.clear_caches()
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture

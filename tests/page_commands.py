@@ -67,7 +67,7 @@ NOT_RUN = {
         "python main.py --config=configs/iclip_tiny_imagenet.py:init=pretrained",
         "python -m big_align.tools.show_retrieval --config=configs/pretrained_flickr8k.py",
     ),
-    "needs a package of weights; tests/duplicates runs it on real photographs where it is": (
+    "needs a package of weights; tests/use/duplicates runs it on real photographs where it is": (
         "python -m big_align.tools.find_duplicates",
     ),
     "needs published weights, and large data": (
@@ -104,7 +104,7 @@ NOT_RUN = {
     ),
     "serves until it is stopped": ("python -m big_align.tools.serve",),
     "lets processes hang and fail for minutes; tests/test_faults.py runs every case": (
-        "python -m tests.distributed.test_faults",
+        "python -m tests.parallel.distributed.test_faults",
     ),
 }
 """Commands that are not run, by the reason; each is the beginning of one on a page."""

@@ -2,42 +2,17 @@
 
 import ast
 import collections
-import functools
-import pathlib
+import re
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
-PACKAGE = ROOT / "big_align"
-MOST_LINES, MOST_PARAMETERS, MOST_MODULES = 350, 12, 15
+from tests import house
+from tests.house import MODULES, ORDER, PACKAGE, ROOT, arrows, imports, trees
+
+FLOORS = list(house.FLOORS.values())
+
+MOST_LINES, MOST_PARAMETERS, MOST_MODULES = 500, 12, 15
 COMMANDS = PACKAGE / "tools"  # a list of like things, one a command, which grows with them
-
-
-def name_of(path):
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-
-
-@functools.cache
-def trees():
-    """The syntax of every module, by its name."""
-    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
-
-
-def imports(tree):
-    """What a module imports of the package, inside of functions too."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                found.add(full if full in MODULES else node.module)
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found & MODULES.keys()
 
 
 def room_of(name):
@@ -82,35 +57,46 @@ def test_rooms_import_no_circle():
     assert find_circle({room: others - {room} for room, others in rooms.items()}) is None
 
 
-BELOW_TRAINING = (
-    "losses", "models", "devices", "disk", "distributed", "sharding", "row_tables", "tf_records",
-    "types", "whole_files",
-)  # fmt: skip
+def test_every_package_is_on_a_floor():
+    folders = {path.parent.name for path in PACKAGE.glob("*/*.py")}
+    assert folders - {"configs"} == set(ORDER)
 
 
-def test_what_trains_names_no_objective_and_no_config():
-    """Below the rooms where objects are built there are arguments, and no knowledge of names."""
-    for name, tree in trees().items():
-        room = name.partition(".")[2].partition(".")[0]
-        if room not in ("training", *BELOW_TRAINING):
-            continue
-        rooms = {each.split(".")[1] for each in imports(tree)} - {room}
-        named = {"objectives", "evaluators", "runs", "configuration", "components", "configs"}
-        assert not rooms & named, name
-        if room == "training":
-            assert not rooms & {"data", "models"}, name
+def test_a_package_imports_only_what_lies_below_it():
+    """So what trains knows no config, and what an objective is made of knows no trainer."""
+    up = {
+        f"{here} -> {there}": found
+        for (here, there), found in arrows().items()
+        if ORDER.index(here) > ORDER.index(there)
+    }
+    assert up == {}
+
+
+def test_what_a_run_puts_together_knows_nothing_of_each_other():
+    """Objectives know of training only the tables of rows that they fill."""
+    inside = {ends for floor in (2, 3) for ends in arrows() if set(ends) <= set(FLOORS[floor])}
+    assert inside == {("objectives", "training")}
+    assert all("training.row_tables" in line for line in arrows()["objectives", "training"])
+    assert not {("training", "data"), ("training", "models")} & set(arrows())
+
+
+def test_the_picture_shows_what_is_imported():
+    drawn = house.read_drawn(house.PAGE.read_text())
+    assert drawn == house.draw(), "python -m tests.house draws it again"
 
 
 OWN_FILES = {
-    "benchmarks.catalog", "benchmarks.measuring.published", "configuration.config_files",
-    "data.loading.parallel", "distributed.agreement", "huge_pages", "planning.compilation",
-    "planning.tracing", "prepare.examination", "search.results", "search.server",
-    "tools.benchmark", "distributed.failures", "data.record_encoding",
+    "suites.catalog", "suites.measuring.published", "config.config_files",
+    "data.loading.parallel", "parallel.distributed.agreement", "parallel.distributed.failures",
+    "core.huge_pages", "planning.compilation",
+    "planning.tracing", "prepare.examination", "use.search.results", "use.search.server",
+    "tools.benchmark", "data.record_encoding",
 }  # fmt: skip
 """Modules that read files of the package, of the system, or that they have just written."""
 CHECKED = {
-    "clusters.cluster_embeddings", "data.files", "data.tables.table_rows", "prepare.sketch",
-    "search.index_folder", "search.pending_rows", "training.saving.ownership",
+    "use.clusters.cluster_embeddings", "data.files", "data.tables.table_rows", "prepare.sketch",
+    "use.search.index_folder", "use.search.pending_rows", "training.saving.ownership",
+    "core.regular_files",
 }  # fmt: skip
 """Modules that know what they open, or ask before a library opens it."""
 
@@ -136,11 +122,7 @@ def test_what_was_given_is_opened_only_if_it_is_a_file():
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         here = [f"{x.lineno}: {ast.unparse(x)}" for x in calls if reads_by_name(x)]
         module = name.partition(".")[2]
-        if (
-            here
-            and module not in OWN_FILES | CHECKED
-            and not module.startswith(("disk.", "configs."))
-        ):
+        if here and module not in OWN_FILES | CHECKED and not module.startswith("configs."):
             found[module] = here
     assert found == {}
 
@@ -149,13 +131,22 @@ def functions(tree):
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_nothing_is_too_large(name):
-    assert len(MODULES[name].read_text().splitlines()) <= MOST_LINES
-    for function in functions(trees()[name]):
-        arguments = function.args
-        names = [x.arg for x in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-        assert len(set(names) - {"self", "cls"}) <= MOST_PARAMETERS, function.name
+def count_parameters(function):
+    arguments = function.args
+    names = [x.arg for x in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return len(set(names) - {"self", "cls"})
+
+
+def test_nothing_is_too_large():
+    """A sign that something has two concerns, or wants a dataclass."""
+    lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
+    taken = {
+        f"{name}.{function.name}": count_parameters(function)
+        for name, tree in trees().items()
+        for function in functions(tree)
+    }
+    assert {name: count for name, count in taken.items() if count > MOST_PARAMETERS} == {}
 
 
 def test_a_room_holds_about_a_dozen_modules():
@@ -172,3 +163,11 @@ def test_a_public_class_has_a_name_of_its_own():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where[node.name].append(name)
     assert {name: places for name, places in where.items() if len(places) > 1} == {}
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/design.md"])
+def test_a_page_about_the_code_names_paths_that_are_there(page):
+    named = set(re.findall(r"`([\w/.]+(?:\.py|\.md|/))`", (ROOT / page).read_text()))
+    for path in {path.rpartition("NAME")[0] or path for path in named}:
+        inside = [folder for folder in (PACKAGE, ROOT) if (folder / path).exists()]
+        assert inside or list(PACKAGE.rglob(path)), path

@@ -3,7 +3,7 @@
 import threading
 import types
 
-from big_align.distributed import agreement, processes
+from big_align.parallel.distributed import agreement, processes
 from big_align.training.saving import rounds
 
 PATIENCE_SECONDS = 3

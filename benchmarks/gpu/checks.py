@@ -15,13 +15,13 @@ import numpy as np
 
 from benchmarks.gpu import ways
 from benchmarks.gpu.session import Row, Session, explain
-from big_align.kernels.attention_dropout import Dropout
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.cluster_discrimination import mlcd_loss
 from big_align.losses.contrastive import contrastive_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.losses.sigmoid import blockwise_sigmoid_loss, sigmoid_loss
 from big_align.models.parts.attention import attend
+from big_align.parallel.kernels.attention_dropout import Dropout
 
 BOUNDS = {"float32": 5e-3, "bfloat16": 3e-2}
 """Largest errors: NVIDIA multiplies float32 with 10 bits of mantissa, and bfloat16 has 7."""

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.gpu.tables import Row
-from big_align.devices import choices
+from big_align.parallel.devices import choices
 
 TURN_SECONDS = 0.1
 """About the time of a call's turn, so that starting and waiting do not count much."""

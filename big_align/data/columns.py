@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 
-from big_align.errors import FieldError, UserError
+from big_align.core.errors import FieldError, UserError
 
 FILES = (
     ("filepath", "file_path", "file_name", "filename", "image_path", "image_file", "image", "img",

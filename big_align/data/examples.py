@@ -7,9 +7,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from big_align.core.words import is_space
 from big_align.data.files import NotText, decode, split_lines
-from big_align.data.json_texts import NotJson, parse_json
-from big_align.words import is_space
+from big_align.data.json_texts import NotJson, find_half, parse_json
 
 NO_LABEL = -1
 DIGITS = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")  # `int` also takes "1_0" and other scripts
@@ -85,6 +85,8 @@ class Example:
 class Source(Protocol):
     """Examples in shards, read at random and from several threads.
 
+    The docstrings of its methods hold for all sources.
+
     A source whose examples have keys also offers `key(shard, index)`, which returns the key of the
     example that `read` returns, such as the path of its file, without reading it. Data are held out
     by key (`derived/split_source.py`). A source that wraps another says in `has_keys` whether that
@@ -115,6 +117,12 @@ class Source(Protocol):
 
     def shard_name(self, shard: int) -> str:
         """Names a shard for messages."""
+
+
+def read_in_parts(source: Any, shard: int, index: int) -> Example:
+    """Is `read` of a source that reads an example's texts and its image apart."""
+    captions, labels = source.read_text(shard, index)
+    return Example(source.key(shard, index), source.read_image(shard, index), captions, labels)
 
 
 def describe_shards(source: Source) -> list[str]:
@@ -210,8 +218,8 @@ def clean_captions(value: Any, lines: bool = False) -> list[str]:
     if not captions:
         raise BrokenExample("the caption is empty")
     for caption in captions:
-        if not caption.isascii():
-            _check_unicode(caption)
+        if not caption.isascii() and (half := find_half(caption)):
+            raise BrokenExample(f"the caption has {half}")
     return captions
 
 
@@ -240,16 +248,6 @@ def _read_literal(text: str) -> Any:
     if ARRAY.fullmatch(text):
         text = f"[{', '.join(re.findall(QUOTED, text, re.DOTALL))}]"
     return ast.literal_eval(text)
-
-
-def _check_unicode(text: str) -> None:
-    """Refuses halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise BrokenExample(
-            f"the caption has half a character ({text[error.start]!a} at {error.start})"
-        ) from error
 
 
 def clean_label(value: Any) -> int:

@@ -7,11 +7,10 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+from big_align.core.errors import MissingFile, UserError
+from big_align.core.regular_files import MEMBER_MAX, open_given, open_regular
 from big_align.data import tensorflow_on_cpu
-from big_align.data.remote.fsspec_files import open_filesystem
-from big_align.data.remote.opened_file import OpenedFile
-from big_align.disk.regular_files import MEMBER_MAX, open_given, open_regular
-from big_align.errors import MissingFile, UserError
+from big_align.data.remote.fsspec_files import OpenedFile, open_filesystem
 
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -156,10 +155,10 @@ def files_of(path: str) -> Files:
         return LocalFiles()
     try:
         return open_filesystem(path)
-    except (ImportError, ValueError) as error:  # no package of the protocol, or no such protocol
+    except UserError:
         if path.startswith("gs://"):
             return TensorFlowFiles()
-        raise UserError(f"{path}: {error}") from error
+        raise
 
 
 def exists(path: str) -> bool:
@@ -228,8 +227,12 @@ def decode(data: bytes) -> str:
     return text
 
 
-def read_text(path: str) -> str:
+def read_text(path: str, what: str = "") -> str:
     """Reads a file of text, local or remote (`decode`).
+
+    Args:
+      path: the file.
+      what: what is put before its name in messages, such as "class list ".
 
     Raises:
       MissingFile: there is no such file.
@@ -238,13 +241,13 @@ def read_text(path: str) -> str:
     try:
         return decode(files_of(path).read_all(path))
     except FileNotFoundError as error:
-        raise MissingFile(f"{path} cannot be read: there is no such file") from error
+        raise MissingFile(f"{what}{path} cannot be read: there is no such file") from error
     except NotText as error:
-        raise UserError(f"{path}, line {error.line} {error}; {CONVERTED}") from error
+        raise UserError(f"{what}{path}, line {error.line} {error}; {CONVERTED}") from error
     except UserError:
         raise
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        raise UserError(f"{what}{path} cannot be read: {error}") from error
 
 
 def split_lines(text: str) -> list[str]:

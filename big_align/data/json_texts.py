@@ -2,10 +2,11 @@
 
 import collections
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import files
-from big_align.errors import UserError, put_in_a_line
 
 DEEPEST = 100
 """Lists and objects inside of each other; what goes through them calls itself for each."""
@@ -51,18 +52,44 @@ def parse_json(text: str, bytes_of_a_value: int = BYTES_OF_A_VALUE) -> Any:
     return parsed
 
 
-def read_json(path: str) -> Any:
+def read_json(path: str, what: str = "") -> Any:
     """Returns the value of a JSON file, local or remote.
+
+    Args:
+      path: the file.
+      what: what is put before its name in messages, such as "class list ".
 
     Raises:
       MissingFile: there is no such file.
       UserError: it cannot be read, or `parse_json` refuses it; the message names it.
     """
-    text = files.read_text(path)
+    text = files.read_text(path, what)
     try:
         return parse_json(text)
     except NotJson as error:
-        raise UserError(f"{path} {error}") from error
+        raise UserError(f"{what}{path} {error}") from error
+
+
+def format_json(fields: Mapping[str, Any], lists: Mapping[str, Iterable[Any]]) -> str:
+    """Returns an object as JSON; its lists, which come last, have a line for each entry."""
+    made = [f' "{name}": {json.dumps(each, ensure_ascii=False)}' for name, each in fields.items()]
+    for name, entries in lists.items():
+        lines = ",\n".join(f"  {json.dumps(entry, ensure_ascii=False)}" for entry in entries)
+        made.append(f' "{name}": [\n{lines}\n ]')
+    return "{\n" + ",\n".join(made) + "\n}\n"
+
+
+def find_half(text: str) -> str:
+    """Returns where a text has half of a surrogate pair, which JSON can hold and UTF-8 cannot.
+
+    Returns:
+      What follows "the text has"; "" if there is none.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"half a character ({text[error.start]!a} at {error.start})"
+    return ""
 
 
 def _unusable(why: str) -> NotJson:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from big_align.core.errors import UserError, warn_once
 from big_align.data.files import exists, files_of
-from big_align.errors import UserError, warn_once
 
 Paths = str | Sequence[str]
 """One path with patterns, or a list of paths."""

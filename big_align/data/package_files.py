@@ -5,7 +5,7 @@ import os
 import pathlib
 from collections.abc import Iterable
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 PREFIX = "package:"
 

@@ -5,9 +5,9 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from big_align.core.errors import UserError
+from big_align.core.tf_records import encode_record
 from big_align.data import tensorflow_on_cpu
-from big_align.errors import UserError
-from big_align.tf_records import encode_record
 
 
 def encode_example(features: Mapping[str, Sequence[bytes] | Sequence[int]]) -> bytes:

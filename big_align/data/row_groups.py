@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from absl import logging
 
+from big_align.core.errors import UserError
 from big_align.data import examples, files
-from big_align.errors import UserError
 
 UNPACKED_MIN = 2**28  # bytes that any row group may unpack to
 UNPACKED_MAX = 100  # times what it takes in the file: encoded images hardly shrink, zeros do
@@ -93,7 +93,9 @@ class RowGroups:
             self._kept.move_to_end(key)
         if first:
             try:
-                table = self._load(*key)
+                place, names = key
+                with files.files_of(path := self._paths[place.file]).open(path) as file:
+                    table = read_group(open_table(file), place.group, names)
             except BaseException as error:
                 with self._lock:
                     del self._kept[key]
@@ -104,11 +106,6 @@ class RowGroups:
                 future.set_result(table)
                 self._keep(key, table.nbytes)
         return future.result()
-
-    def _load(self, place: Place, names: tuple[str, ...]) -> pa.Table:
-        path = self._paths[place.file]
-        with files.files_of(path).open(path) as file:
-            return read_group(open_table(file), place.group, names)
 
     def _keep(self, key: tuple, size: int) -> None:
         """Drops those not used for longest until the rest is within the budget."""
@@ -154,7 +151,7 @@ def read_group(table: pq.ParquetFile, group: int, names: Sequence[str]) -> pa.Ta
       pyarrow.ArrowException, OSError: they cannot be read.
     """
     known = table.schema_arrow.names
-    if unknown := [name for name in names if not _is_column(name, known)]:
+    if unknown := [n for n in names if n not in known and n.partition(".")[0] not in known]:
         raise ValueError(f"it has no column {unknown[0]!r}; it has {', '.join(map(repr, known))}")
     described = table.metadata.row_group(group)
     listed = map(described.column, range(described.num_columns))
@@ -174,11 +171,6 @@ def read_group(table: pq.ParquetFile, group: int, names: Sequence[str]) -> pa.Ta
         raise ValueError(f"its {packed} bytes unpack to {size} or more; at most {most} are read")
     schema = batches[0].schema if batches else table.schema_arrow
     return pa.Table.from_batches(batches, schema)
-
-
-def _is_column(name: str, known: Sequence[str]) -> bool:
-    """Returns whether a name is that of a column, or of a field of one."""
-    return name in known or name.partition(".")[0] in known
 
 
 def _value(table: pa.Table, name: str, row: int) -> Any:

@@ -6,11 +6,10 @@ import io
 import itertools
 import re
 from collections.abc import Iterator
-from typing import Any
 
+from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import columns, files
 from big_align.data.examples import IMAGE_EXTENSIONS
-from big_align.errors import UserError, put_in_a_line
 
 LINE_MAX = 2**24  # characters; anything longer is not a line of a table
 BUFFER = 2**20  # bytes that are read at a time
@@ -58,22 +57,6 @@ SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 """What Excel writes before a table to say what separates its columns."""
 
 
-class _Bytes(io.RawIOBase):
-    """A file that need only have `read`."""
-
-    def __init__(self, file: files.ReadableFile):
-        super().__init__()
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-
 def read_text_lines(bad: BadLines, newline: str = "") -> Iterator[tuple[int, str]]:
     r"""Yields the number of each line of a table, and its text with the line ending.
 
@@ -90,7 +73,7 @@ def read_text_lines(bad: BadLines, newline: str = "") -> Iterator[tuple[int, str
     first = True
     try:
         with files.files_of(bad.path).open(bad.path) as file:
-            buffer = io.BufferedReader(_Bytes(file), BUFFER)
+            buffer = io.BufferedReader(file, BUFFER)
             encoding = files.find_encoding(buffer.peek(4))
             lines = io.TextIOWrapper(buffer, encoding, "surrogateescape", newline)
             number = 0

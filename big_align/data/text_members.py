@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from big_align.core.errors import UserError
 from big_align.data import examples
-from big_align.errors import UserError
 
 LANGUAGES = re.compile(r"([^{}]*)\{([^{}]*)\}([^{}]*)")
 
@@ -14,13 +14,8 @@ class TextMembers:
     """Reads captions and labels from the members of an example.
 
     Args:
-      caption: the member that holds the text, or the field of a JSON member that holds a text
-        or a list of texts: `txt`, `json.captions`. Languages in braces, `json.{en,de}`, mean one
-        field each; an example need not have all of them. None or "" reads no captions.
-      label: likewise the class number, or a JSON list of them. None or "" reads none.
-      caption_lines: whether each line of a text is a caption of its own.
-      language: likewise the language of the captions, `json.language`. None or "" if nothing names
-        it.
+      caption: the member that holds the text, or the field of a JSON member; it and the others are
+        as in `TarSource`. An example need not have all of several languages.
 
     Attributes:
       names: the members that are read.

@@ -1,15 +1,15 @@
 """Accuracy of an objective's own classifier on images of its training classes."""
 
+from big_align.core.errors import UserError
+from big_align.core.nodes import Given, Node
 from big_align.data.derived.relabeled_source import join_labels
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList
 from big_align.data.loading.evaluation_loader import EvalLoader
-from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.exhibits.confusion import show_confusion
+from big_align.evaluators.exhibits.exhibit import Measured
 from big_align.evaluators.zero_shot import ACCURACIES, measure_accuracy
-from big_align.exhibits.confusion import show_confusion
-from big_align.exhibits.exhibit import Measured
-from big_align.nodes import Given, Node
 
 
 class Classification:

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from big_align.core.errors import UserError
 from big_align.data.examples import Source
 from big_align.data.loading.evaluation_loader import EvalLoader
-from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 
 VERBS = {"features": "image_features", "embedding": "embed_image"}

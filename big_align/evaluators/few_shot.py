@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from big_align.core.errors import UserError
+from big_align.core.nodes import Node
 from big_align.data.derived.relabeled_source import choose_classes, join_labels, join_sources
 from big_align.data.examples import Source
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.errors import UserError
 from big_align.evaluators.classifiers.cosine_regression import CosineClassifier, CosineRegression
 from big_align.evaluators.classifiers.logistic_regression import LogisticRegression
 from big_align.evaluators.classifiers.ridge_regression import RidgeRegression
@@ -25,7 +26,6 @@ from big_align.evaluators.features import (
 from big_align.evaluators.linear_probe import rate, search_strength
 from big_align.evaluators.scores import accuracy
 from big_align.evaluators.zero_shot import embed_classes, warn_of_alike
-from big_align.nodes import Node
 
 PENALTY = 2.0**10
 """Penalty of least squares, as in big_vision's `fewshot_lsr`, whatever the number of images."""

@@ -3,12 +3,17 @@
 import numpy as np
 from jaxtyping import Bool
 
+from big_align.core.errors import UserError
+from big_align.core.nodes import Node
+from big_align.core.types import Objective
 from big_align.data.examples import Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_extraction import TagExtractor
 from big_align.data.tags.tag_list import TagList, read_tag_list
-from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.exhibits.exhibit import Measured
+from big_align.evaluators.exhibits.pixels import read_pixels
+from big_align.evaluators.exhibits.tags import Found, show_found
 from big_align.evaluators.tag_scores import (
     check_choice,
     choose_tags,
@@ -18,11 +23,6 @@ from big_align.evaluators.tag_scores import (
     measure_choice,
 )
 from big_align.evaluators.tag_truth import check_tags, mark_tags, recognize
-from big_align.exhibits.exhibit import Measured
-from big_align.exhibits.pixels import read_pixels
-from big_align.exhibits.tags import Found, show_found
-from big_align.nodes import Node
-from big_align.types import Objective
 
 
 class FoundTags:

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from big_align.core.nodes import Node
+from big_align.core.ties import reaches
 from big_align.data.derived.relabeled_source import join_sources
 from big_align.data.examples import Source
 from big_align.evaluators.embedder import Embedder
@@ -15,8 +17,6 @@ from big_align.evaluators.features import (
     check_what,
     read_features,
 )
-from big_align.nodes import Node
-from big_align.ties import reaches
 
 NOWHERE = np.iinfo(np.int32).max
 """The rank if no candidate is of the right class."""

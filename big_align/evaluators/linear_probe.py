@@ -7,9 +7,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from big_align.core.errors import UserError
+from big_align.core.nodes import Node
 from big_align.data.derived.relabeled_source import join_sources
 from big_align.data.examples import Source
-from big_align.errors import UserError
 from big_align.evaluators.classifiers.logistic_regression import (
     TOLERANCE,
     LinearClassifier,
@@ -28,7 +29,6 @@ from big_align.evaluators.features import (
     widen_labels,
 )
 from big_align.evaluators.scores import OF_SEVERAL_LABELS, Score, lookup_score
-from big_align.nodes import Node
 
 STEPS, DECADES = 8, 6
 """Strengths are 10^(i / STEPS) from 10^-DECADES to 10^DECADES."""

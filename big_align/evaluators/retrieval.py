@@ -7,20 +7,19 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import Bool, Float, Int
 
+from big_align.core.errors import UserError
+from big_align.core.nodes import Node
+from big_align.core.ties import reaches
 from big_align.data.examples import Source, language_of
 from big_align.data.images.same_images import SameImages, find_firsts, tell_copies
 from big_align.data.loading.evaluation_loader import EvalLoader
-from big_align.data.text.caption_check import find_caption_fault
-from big_align.data.text.language_counts import count_languages
+from big_align.data.text.caption_checks import count_languages, find_caption_fault
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
-from big_align.exhibits.cosines import show_pair_cosines
-from big_align.exhibits.exhibit import Exhibit, Measured
-from big_align.exhibits.pixels import read_pixels
-from big_align.exhibits.retrieval import Pairs, show_pairs
-from big_align.nodes import Node
-from big_align.ties import reaches
+from big_align.evaluators.exhibits.cosines import show_pair_cosines
+from big_align.evaluators.exhibits.exhibit import Exhibit, Measured
+from big_align.evaluators.exhibits.pixels import read_pixels
+from big_align.evaluators.exhibits.retrieval import Pairs, show_pairs
 
 
 def rank_of_match(

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
+from big_align.core.ties import is_above
 from big_align.evaluators.zero_shot import measure_accuracy
-from big_align.ties import is_above
 
 Score = Callable[[np.ndarray, np.ndarray], float]
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from big_align.core.nodes import Node
+from big_align.core.types import Objective
 from big_align.data.examples import Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_extraction import TagExtractor
@@ -15,8 +17,6 @@ from big_align.evaluators.tag_scores import (
     measure_choice,
 )
 from big_align.evaluators.tag_truth import LabeledTags, Truth, check_tags, mark_tags, recognize
-from big_align.nodes import Node
-from big_align.types import Objective
 
 TRUTHS = ("captions", "labels", "idea", "verified")
 

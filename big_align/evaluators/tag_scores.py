@@ -8,7 +8,7 @@ not count, as if the image had not been tested for them.
 import numpy as np
 from jaxtyping import Bool, Float
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 
 def check_choice(threshold: float, top_k: int) -> None:

@@ -6,15 +6,15 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from big_align.core.errors import UserError
+from big_align.core.types import Objective
 from big_align.data.examples import Source
 from big_align.data.labels.classes import read_classes
 from big_align.data.labels.label_names import match_names, normalize_name
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_extraction import TagExtractor
 from big_align.data.tags.tag_list import TagList, read_tag_list
-from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
-from big_align.types import Objective
 
 
 class Truth(NamedTuple):

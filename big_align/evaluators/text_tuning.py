@@ -10,20 +10,21 @@ import numpy as np
 import optax
 from jaxtyping import Float
 
-from big_align import sharding
+from big_align.core.errors import UserError
+from big_align.core.nodes import Node
+from big_align.core.types import Params
 from big_align.data.derived.relabeled_source import choose_classes, join_labels
 from big_align.data.examples import Source
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import LabeledFeatures, read_kinds
 from big_align.evaluators.few_shot import Sets, draw_shots, number_classes
 from big_align.evaluators.linear_probe import rate
 from big_align.evaluators.scores import accuracy
 from big_align.evaluators.zero_shot import check_named, embed_classes, warn_of_alike
-from big_align.nodes import Node
-from big_align.types import Params
+from big_align.parallel.batches import place_batch, process_rows
+from big_align.parallel.meshes import replicated
 
 TEXT_SIDE = ("text", "project_text")
 """The text encoder's parameters within those of a dual encoder."""
@@ -88,10 +89,10 @@ class ClassEmbeddings:
         picked = np.minimum(np.arange(size), len(text) - 1)
         self._count = len(texts)
         self._group = np.concatenate([group, np.full(size - len(text), self._count)])
-        rows = picked[sharding.process_rows(embedder.mesh, size)]
+        rows = picked[process_rows(embedder.mesh, size)]
         fields = {"text": text[rows], "text_mask": mask[rows], "mask": np.ones(len(rows), bool)}
-        self._constants = rest, state, sharding.place_batch(fields, embedder.mesh)
-        self._compute = jax.jit(self._trace, out_shardings=sharding.replicated(embedder.mesh))
+        self._constants = rest, state, place_batch(fields, embedder.mesh)
+        self._compute = jax.jit(self._trace, out_shardings=replicated(embedder.mesh))
         self._adam = optax.scale_by_adam()
         self.begin = jax.jit(self._adam.init)
         self._compiled_step = jax.jit(self._step)

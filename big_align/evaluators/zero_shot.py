@@ -5,6 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from big_align.core.errors import UserError, warn_once
+from big_align.core.nodes import Node
+from big_align.core.ties import group_equal, rank_of_class
 from big_align.data.derived.relabeled_source import choose_classes, join_labels
 from big_align.data.examples import Source
 from big_align.data.labels.classes import ClassList
@@ -13,13 +16,10 @@ from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.errors import UserError, warn_once
 from big_align.evaluators.embedder import Embedder
-from big_align.exhibits.confusion import show_confusion
-from big_align.exhibits.cosines import show_class_cosines
-from big_align.exhibits.exhibit import Measured
-from big_align.nodes import Node
-from big_align.ties import group_equal, rank_of_class
+from big_align.evaluators.exhibits.confusion import show_confusion
+from big_align.evaluators.exhibits.cosines import show_class_cosines
+from big_align.evaluators.exhibits.exhibit import Measured
 
 CHUNK = 4096  # texts tokenized at a time
 

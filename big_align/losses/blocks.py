@@ -8,13 +8,13 @@ import jax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from big_align.devices import choices, traced
-from big_align.devices.chips import find_chip
-from big_align.kernels import pair_tiles
-from big_align.kernels.pair_tiles import Results, Sides, TileFunction
 from big_align.losses.explicit_axes import vary_like
 from big_align.losses.tile_functions import Compare
-from big_align.sharding import Shards
+from big_align.parallel.devices import choices, traced
+from big_align.parallel.devices.chips import find_chip
+from big_align.parallel.kernels import pair_tiles
+from big_align.parallel.kernels.pair_tiles import Results, Sides, TileFunction
+from big_align.parallel.shards import Shards
 
 Block = int | Literal["tiles"] | None
 """Rows of logits that a device computes at a time, or "tiles", or None to choose."""
@@ -107,7 +107,7 @@ def compare_in_registers(
     function: TileFunction, x: Float[Array, "m d"], y: Float[Array, "n d"], sides: Sides
 ) -> Results:
     """Does what `compare_plainly` does, on the GPUs that have tiles."""
-    from big_align.kernels import hopper_tiles  # Only here: it takes seconds.
+    from big_align.parallel.kernels import hopper_tiles  # Only here: it takes seconds.
 
     # The kernel's results do not say that they vary in `jax.shard_map`.
     return vary_like(hopper_tiles.compare(function, x, y, sides), (x, y, sides))

@@ -27,7 +27,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.devices.rematerialization import recompute
 from big_align.losses.arguments import check_arrays
 from big_align.losses.blocks import Block, Blocks, choose_blocks
 from big_align.losses.contrastive import compute_cosines
@@ -49,7 +48,8 @@ from big_align.losses.tile_functions import (
     differentiate_pairs,
     normalize_pairs,
 )
-from big_align.sharding import Shards
+from big_align.parallel.devices.rematerialization import recompute
+from big_align.parallel.shards import Shards
 
 Losses = tuple[Float[Array, ""], Float[Array, ""]]
 _LOWEST = -1e30  # the maximum of nothing; finite, so that differences are never NaN

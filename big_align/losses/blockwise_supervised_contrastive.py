@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.devices.rematerialization import remat_body
 from big_align.losses.arguments import check_arrays
 from big_align.losses.blocks import count_blocks
 from big_align.losses.explicit_axes import on_any_mesh
@@ -23,7 +22,8 @@ from big_align.losses.supervised_contrastive import (
     contrast_rows,
     number_rows,
 )
-from big_align.sharding import Shards
+from big_align.parallel.devices.rematerialization import remat_body
+from big_align.parallel.shards import Shards
 
 
 @check_arrays

@@ -24,7 +24,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.devices.rematerialization import recompute
 from big_align.losses import tile_functions
 from big_align.losses.arguments import check_arrays
 from big_align.losses.blocks import Block, Blocks, choose_blocks
@@ -41,7 +40,8 @@ from big_align.losses.cluster_discrimination import (
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
 from big_align.losses.targets import clear_masked
-from big_align.sharding import Shards, locate_rows
+from big_align.parallel.devices.rematerialization import recompute
+from big_align.parallel.shards import Shards, locate_rows
 
 BLOCK = 1024
 

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.kernels.pair_tiles import Results, Sides, TileFunction, spread
 from big_align.losses.cluster_discrimination import normalize_rows
 from big_align.losses.precision import wide
+from big_align.parallel.kernels.pair_tiles import Results, Sides, TileFunction, spread
 
 Compare = Callable[[TileFunction, Array, Array, Sides], Results]
 Sums = tuple[Float[Array, " _"], Float[Array, " _"]]

@@ -7,12 +7,12 @@ divided by a learned temperature that starts at 1 and is shared by both directio
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
+from big_align.core.types import Batch, Metrics, Outputs, Params
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast, describe_directions
 from big_align.objectives.parts.encoders import TwoTowers
 from big_align.objectives.parts.temperature import Divisor
-from big_align.types import Batch, Metrics, Outputs, Params
 
 
 class Align(ComposedObjective):

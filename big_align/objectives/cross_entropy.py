@@ -9,14 +9,14 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from big_align.core.nodes import Given
+from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
 from big_align.losses.classification import measure_batch, softmax_cross_entropy
 from big_align.models.dual_encoder import DualEncoder, normalize
-from big_align.nodes import Given
 from big_align.objectives.parts.classifier import init_classifier, make_classifier
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.encoders import ImageTower
 from big_align.objectives.parts.temperature import LogScale, check_bounds
-from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 CLASSIFIERS = ("linear", "cosine")
 NO_TEXTS = (

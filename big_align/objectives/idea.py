@@ -24,9 +24,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from big_align.core.errors import UserError
+from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
 from big_align.data.tags.tag_list import TagList
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.errors import UserError
 from big_align.losses.tag_recognition import mark_tags, measure_found, tag_recognition_loss
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
@@ -44,7 +45,6 @@ from big_align.objectives.parts.tag_recognizer import (
 )
 from big_align.objectives.parts.tag_texts import TagTexts
 from big_align.objectives.parts.temperature import LogScale
-from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 NO_TEXTS = (
     "config.objective.contrast = False has no text side: leave out evaluators that embed texts "

@@ -7,12 +7,12 @@ encoder is trained from scratch by contrastive learning. The loss is CLIP's.
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
+from big_align.core.types import Batch, Metrics, Outputs, Params
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast
 from big_align.objectives.parts.encoders import TwoTowers, lock_image
 from big_align.objectives.parts.temperature import LogScale
-from big_align.types import Batch, Metrics, Outputs, Params
 
 
 class Lit(ComposedObjective):

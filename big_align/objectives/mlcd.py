@@ -13,15 +13,15 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from big_align.core.errors import ConfigError, UserError
+from big_align.core.types import Batch, Metrics, Outputs, Params
 from big_align.data.precomputed.shard_files import read_index
-from big_align.errors import ConfigError, UserError
 from big_align.losses.cluster_discrimination import LOSSES, NEGATIVES
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.encoders import ProjectedImageTower
-from big_align.row_tables import Drawn, Table, draw_rows, init_values
-from big_align.types import Batch, Metrics, Outputs, Params
+from big_align.training.row_tables import Drawn, Table, draw_rows, init_values
 
 TABLE = "centers"
 NO_TEXTS = (

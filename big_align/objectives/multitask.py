@@ -10,15 +10,15 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
+from big_align.core.nodes import Given
+from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
 from big_align.losses.classification import labeled_rows, measure_batch, softmax_cross_entropy
 from big_align.models.dual_encoder import DualEncoder
-from big_align.nodes import Given
 from big_align.objectives.parts.classifier import init_classifier, make_classifier
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast
 from big_align.objectives.parts.encoders import Encoder, flatten_texts, real_texts
 from big_align.objectives.parts.temperature import LogScale
-from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 
 class MultiTask(ComposedObjective):

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
 from big_align.losses.sigmoid import blockwise_sigmoid_loss
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.encoders import TwoTowers, real_texts
 from big_align.objectives.parts.temperature import LogScale
 from big_align.objectives.unicl import distinguish_pairs
-from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 
 class Siglip(ComposedObjective):

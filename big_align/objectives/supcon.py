@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
+from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
 from big_align.losses.blockwise_supervised_contrastive import (
     blockwise_supervised_contrastive_loss,
 )
@@ -23,7 +24,6 @@ from big_align.models.parts import layers
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.encoders import Encoder
 from big_align.objectives.unicl import distinguish_pairs
-from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 NO_TEXTS = (
     "supcon has no text side: evaluate it by image features (k-NN, linear probe), or train a "

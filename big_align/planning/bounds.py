@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from big_align.devices.chips import Chip
+from big_align.parallel.devices.chips import Chip
 from big_align.planning.collectives import Collective
 
 

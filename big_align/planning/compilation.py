@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from big_align.devices.chips import CHIPS
-from big_align.devices.rematerialization import LEVELS
-from big_align.errors import UserError
+from big_align.core.errors import UserError
+from big_align.parallel.devices.chips import CHIPS
+from big_align.parallel.devices.rematerialization import LEVELS
 from big_align.planning.machines import check_machine, virtual_devices
 
 LAST = "-buffer-assignment.txt"

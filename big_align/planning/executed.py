@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from big_align.kernels.stated_flops import read_flops
+from big_align.parallel.kernels.stated_flops import read_flops
 from big_align.planning.hlo import Array, Computation, HloProgram, Instruction
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 from jax.experimental import topologies
 
-from big_align.devices.chips import CHIPS
+from big_align.parallel.devices.chips import CHIPS
 
 
 class Target(NamedTuple):

@@ -4,8 +4,8 @@ import dataclasses
 
 import jax
 
-from big_align.devices.chips import CHIPS, Chip
-from big_align.errors import UserError
+from big_align.core.errors import UserError
+from big_align.parallel.devices.chips import CHIPS, Chip
 from big_align.planning import gpu_topologies, topologies
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from big_align.devices.chips import CHIPS, Chip
+from big_align.parallel.devices.chips import CHIPS, Chip
 from big_align.planning.bounds import bound_step
 from big_align.planning.collectives import list_collectives
 from big_align.planning.compilation import CompiledStep, Request

@@ -7,7 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 DTYPES = ("bfloat16", "float32")
 REMATS = ("none", "full")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import jax
 from jax.experimental import topologies
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 _ENVIRONMENT = {
     # Without these, libtpu looks for the metadata server of a TPU VM, and for its neighbors.

@@ -10,11 +10,11 @@ from jaxtyping import Bool, Float, Int, Num, UInt8
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from big_align.errors import UserError
-from big_align.exhibits.clusters import Place
-from big_align.interop.formats.preprocessing import Preprocessing
-from big_align.interop.formats.pretrained import Pretrained
+from big_align.core.errors import UserError
+from big_align.evaluators.exhibits.clusters import Place
 from big_align.models.dual_encoder import normalize_image
+from big_align.weights.formats.preprocessing import Preprocessing
+from big_align.weights.formats.pretrained import Pretrained
 
 Pixels = Callable[[Place], UInt8[np.ndarray, "h w 3"]]
 BINS = 200

@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 
 def draw_curves(series: Mapping[str, Sequence[tuple[int, float]]]) -> Figure:

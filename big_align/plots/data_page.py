@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from big_align.data.loading.inspection import Duplicates, Picture, Report
-from big_align.exhibits.exhibit import encode_image
+from big_align.evaluators.exhibits.exhibit import encode_image
 from big_align.plots.html_page import write_frame
 
 STYLE = """

@@ -8,7 +8,13 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw, ImageFont
 
-from big_align.exhibits.exhibit import Confusion, Distributions, Examples, Exhibit, Finding
+from big_align.evaluators.exhibits.exhibit import (
+    Confusion,
+    Distributions,
+    Examples,
+    Exhibit,
+    Finding,
+)
 from big_align.plots.ridges import crop_bins, trace_ridge
 
 CELL, GAP, LINE, SIZE, WIDTH = 128, 10, 20, 14, 980

@@ -2,8 +2,8 @@
 
 import pathlib
 
-from big_align.errors import UserError
-from big_align.whole_files import check_file
+from big_align.core.errors import UserError
+from big_align.core.whole_files import check_file
 
 
 def check_picture(path: str) -> None:

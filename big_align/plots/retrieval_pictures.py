@@ -8,8 +8,8 @@ from jaxtyping import UInt8
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from big_align.exhibits.pixels import Pixels
-from big_align.exhibits.retrieval import Pairs, find_nearest, find_nearest_captions
+from big_align.evaluators.exhibits.pixels import Pixels
+from big_align.evaluators.exhibits.retrieval import Pairs, find_nearest, find_nearest_captions
 
 RIGHT, WRONG = "#1a8f3c", "#777777"
 

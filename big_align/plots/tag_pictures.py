@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from big_align.exhibits.tag_texts import Fit
-from big_align.exhibits.tags import TaggedImage
+from big_align.evaluators.exhibits.tag_texts import Fit
+from big_align.evaluators.exhibits.tags import TaggedImage
 from big_align.plots.retrieval_pictures import RIGHT, WRONG
 
 COLUMNS, LINES, WIDTH = 2, 9, 46

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 FIRST, SECOND = "tab:green", "tab:orange"
 LEAST = 4

@@ -2,22 +2,22 @@
 
 import dataclasses
 import hashlib
-import importlib
 import io
 import pathlib
-import re
 import sys
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from big_align.config.components.signatures import import_attribute
+from big_align.core.digests import fingerprint
+from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import boundary, examples
 from big_align.data.images import decoding
 from big_align.data.images.decoding import MAX_PIXELS, to_rgb
-from big_align.errors import UserError, put_in_a_line
+from big_align.data.loading.broken import tell_reason
 from big_align.prepare.inputs import FileRows, Inputs, Stretch
 from big_align.prepare.text_rules import normalize_text
 
@@ -64,26 +64,22 @@ def _digest_module(name: str, flag: str) -> str:
     """Returns a digest of the file of the module that a function is taken from."""
     _load(name, flag)
     path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
-    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16] if path else ""
+    return fingerprint(pathlib.Path(path).read_bytes(), 16) if path else ""
 
 
 def _load(name: str, flag: str) -> Callable[..., Any] | None:
     if not name:
         return None
-    module, colon, function = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise UserError(f"{flag}={name} does not read as module:function")
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"{flag}={name} cannot be imported: {error}") from error
+    found = import_attribute(name, flag)
     if not callable(found):
         raise UserError(f"{flag}={name} is no function")
     return found
 
 
-def identify_image(image: Any, max_pixels: int = MAX_PIXELS) -> tuple[bytes, np.ndarray, str]:
-    """Decodes an image; returns what identifies it, its pixels, and what it is stored as.
+def identify_image(image: Any, max_pixels: int = MAX_PIXELS) -> tuple[bytes, np.ndarray]:
+    """Decodes an image; returns what identifies it, and its pixels.
 
     Args:
       image: the encoded file, or pixels uint8 [h w 3].
@@ -91,7 +87,7 @@ def identify_image(image: Any, max_pixels: int = MAX_PIXELS) -> tuple[bytes, np.
 
     Returns:
       Sixteen bytes that are the same for images with the same pixels, after EXIF orientation and
-      with transparency on white; the pixels, uint8 [h w 3]; and the ending of its file.
+      with transparency on white; and the pixels, uint8 [h w 3].
 
     Raises:
       BrokenExample: it cannot be decoded.
@@ -99,32 +95,26 @@ def identify_image(image: Any, max_pixels: int = MAX_PIXELS) -> tuple[bytes, np.
     if isinstance(image, bytes):
         decoding.raise_pillow_limit(max_pixels)
         picture = decoding.open_picture(image, max_pixels)
-        pixels, ending = np.asarray(to_rgb(picture)), find_ending(image)
+        pixels = np.asarray(to_rgb(picture))
     else:
-        pixels, ending = np.ascontiguousarray(image, np.uint8), "png"
+        pixels = np.ascontiguousarray(image, np.uint8)
         if pixels.ndim != 3 or pixels.shape[2] != 3:
             raise examples.BrokenExample(f"the image has the shape {pixels.shape}, not [h w 3]")
     digest = hashlib.blake2b(f"{pixels.shape}".encode(), digest_size=IMAGE_ID_BYTES)
     digest.update(np.ascontiguousarray(pixels))
-    return digest.digest(), pixels, ending
+    return digest.digest(), pixels
 
 
-def find_ending(image: bytes) -> str:
-    """Returns the ending of an image file, `png` for a format that shards do not hold."""
-    with Image.open(io.BytesIO(image), formats=decoding.FORMATS) as picture:
-        return ENDINGS.get(picture.format or "", "png")
-
-
-def encode_member(image: Any) -> bytes:
-    """Returns the file of an image: as it is, or as PNG if shards do not hold its format."""
+def encode_member(image: Any) -> tuple[bytes, str]:
+    """Returns the file of an image, PNG if shards do not hold its format, and its ending."""
     if isinstance(image, bytes):
         with Image.open(io.BytesIO(image), formats=decoding.FORMATS) as picture:
-            if picture.format in ENDINGS:
-                return image
+            if ending := ENDINGS.get(picture.format or ""):
+                return image, ending
             image = np.asarray(to_rgb(picture))
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(image, np.uint8)).save(file, "PNG")
-    return file.getvalue()
+    return file.getvalue(), "png"
 
 
 def examine_example(
@@ -150,7 +140,7 @@ def examine_example(
     longest = max(map(len, example.captions), default=0)
     if longest > TEXT_MAX:
         raise examples.BrokenExample(f"a text has {longest} characters; at most {TEXT_MAX} count")
-    identity, pixels, ending = identify_image(example.image, settings.max_pixels)
+    identity, pixels = identify_image(example.image, settings.max_pixels)
     captions = example.captions
     texts = [normalize_text(text) for text in captions] if settings.normalize else captions
     told = [examples.language_of(c) for c, text in zip(captions, texts, strict=True) if text]
@@ -158,12 +148,10 @@ def examine_example(
     texts = [text for text in texts if text]
     size = len(example.image) if isinstance(example.image, bytes) else pixels.nbytes
     return {
-        "key": example.key,
         "id": identity.hex(),
         "width": pixels.shape[1],
         "height": pixels.shape[0],
         "bytes": size,
-        "ending": ending,
         "texts": texts,
         "emptied": emptied,
         "labels": list(example.labels),
@@ -211,14 +199,3 @@ def examine_stretch(
             where = {"input": inputs.paths[stretch.file], "row": row, "name": name}
             broken.append(where | {"count": 1, "reason": reason})
     return facts, broken
-
-
-def tell_reason(error: Exception) -> str:
-    """Returns why an example cannot be used, in the same words in every process."""
-    return put_in_a_line(re.sub(r" object at 0x[0-9a-f]+", "", str(error)))
-
-
-def find_kind(reason: str) -> str:
-    """Returns what reasons of one kind have in common: no numbers, names or addresses."""
-    kind = re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*/\S+|\b0x[0-9a-f]+", "...", reason)
-    return textwrap.shorten(re.sub(r"(?<![\w-])\d+(?!\w)", "N", kind), 160, placeholder=" ...")

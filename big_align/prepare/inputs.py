@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import os
 import posixpath
 import re
@@ -12,13 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from big_align.components import source_flags, tables
-from big_align.components.signatures import lookup, make_named
+from big_align.config.components import source_flags, tables
+from big_align.config.components.signatures import lookup, make_named
+from big_align.core.digests import hash_bytes
+from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import files, listing
 from big_align.data.examples import Source
 from big_align.data.row_groups import open_table
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.errors import UserError, put_in_a_line
 from big_align.prepare.rules import draw_order
 
 BY_FILE = ("tar", "parquet", "tfrecord", "csv", "imagefolder", "coco")
@@ -143,12 +143,11 @@ def _stamp_folder(path: str) -> str:
         found = [inner for name in named for inner in listing.list_inside(name)]
     except ValueError:  # the source says what is wrong, or it is no path at all
         return ""
-    digest = hashlib.blake2b(digest_size=8)
+    lines = []
     for name in found:
         with contextlib.suppress(OSError):  # a link that leads nowhere
-            line = f"{os.path.relpath(name, path)} {_stamp(name)}\n"
-            digest.update(line.encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+            lines.append(f"{os.path.relpath(name, path)} {_stamp(name)}\n")
+    return hash_bytes("".join(lines)).hex()
 
 
 def _choose_stems(paths: list[str]) -> Iterator[str]:
@@ -168,8 +167,7 @@ def _choose_stems(paths: list[str]) -> Iterator[str]:
         name = posixpath.splitext(name)[0] or path
         stem = re.sub(r"[^\w-]+", "_", name).strip("_")[-80:] or "pairs"
         if stem in seen:
-            name = path.encode("utf-8", "surrogatepass")
-            stem = f"{stem}-{hashlib.blake2b(name, digest_size=4).hexdigest()}"
+            stem = f"{stem}-{hash_bytes(path, 4).hex()}"
         seen.add(stem)
         yield stem
 

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.progress import make_bar
 from big_align.data import boundary
 from big_align.data.examples import BrokenExample, Source, language_of
-from big_align.errors import UserError, put_in_a_line
+from big_align.data.files import exists
 from big_align.prepare import steps, storage
 from big_align.prepare.examination import examine_example
 from big_align.prepare.inputs import rename_flags, sample_files
@@ -18,7 +20,6 @@ from big_align.prepare.rules import ORDER
 from big_align.prepare.sampling import NO_LANGUAGE
 from big_align.prepare.shards import name_shard
 from big_align.prepare.statistics import make_statistics
-from big_align.progress import make_bar
 
 WAVE_BYTES = 2**32  # images of the shards that are written at a time on one machine
 POLL = 0.5  # seconds
@@ -69,7 +70,7 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
         return done | {"finished_before": True}
     if plan.sample:
         return _run(plan, options, pipelines, settings, wave_bytes)
-    with storage.lock_folder(plan.output, "prepare"):
+    with storage.own_folder(plan.output, "prepare"):
         return _run(plan, options, pipelines, settings, wave_bytes)
 
 
@@ -83,13 +84,19 @@ def _run(
     _open_first(plan, files)
     if not plan.sample:
         storage.write_json(storage.join(plan.output, "begun.json"), settings)
-    marker = _find_marker(plan)
-    if not storage.exists(marker):
-        with _show_progress("examine", lambda: _count_examined(plan)):
+    counted = plan.rules.tokens is not None or plan.sketch_width
+    marker = storage.join(plan.counted if counted else plan.facts, "done.json")
+
+    def count_examined() -> tuple[int, int]:
+        done = storage.list_names(storage.join(plan.facts, "facts"))
+        return len(done), len(plan.list_stretches())
+
+    if not exists(marker):  # all is examined, and counted if that is needed
+        with _show_progress("examine", count_examined):
             run_pipeline(pipelines.examine, plan, files, options)
         storage.write_json(marker, {"files": len(files)})
     classes = steps.list_classes(plan)
-    if not storage.exists(storage.join(plan.decisions, "done.json")):
+    if not exists(storage.join(plan.decisions, "done.json")):
         with _show_progress("decide", lambda: (0, 0)):
             run_pipeline(pipelines.decide, plan, options)
         storage.write_json(storage.join(plan.decisions, "done.json"), settings)
@@ -114,18 +121,11 @@ def _check_still_ours(plan: JobPlan, settings: dict[str, Any]) -> None:
     A lock does not keep out a job on another machine.
     """
     begun = storage.read_json(storage.join(plan.output, "begun.json"))
-    there = storage.list_names(storage.join(plan.facts, "files"))
-    if begun != settings or not there:
+    if begun != settings or not any(plan.read_files()):
         raise UserError(
             f"{plan.output}: another job has worked in this output at the same time; run one of "
             "them again, alone"
         )
-
-
-def _find_marker(plan: JobPlan) -> str:
-    """Returns the file that shows that all is examined, and counted if that is needed."""
-    counted = plan.rules.tokens is not None or plan.sketch_width
-    return storage.join(plan.counted if counted else plan.facts, "done.json")
 
 
 def _check_output(plan: JobPlan, settings: dict[str, Any]) -> dict[str, Any] | None:
@@ -255,11 +255,6 @@ def _list_missing(count: int, plan: JobPlan) -> list[int]:
     return [n for n in range(count) if name_shard(n, plan.shard_format) not in there]
 
 
-def _count_examined(plan: JobPlan) -> tuple[int, int]:
-    total = len(plan.list_stretches())
-    return len(storage.list_names(storage.join(plan.facts, "facts"))), total
-
-
 @contextlib.contextmanager
 def _show_progress(name: str, count: Callable[[], tuple[int, int]]) -> Iterator[None]:
     """Shows how much is done, by the files that are there: this works with every runner."""
@@ -288,10 +283,8 @@ def _show_progress(name: str, count: Callable[[], tuple[int, int]]) -> Iterator[
 
 def write_quarantine(plan: JobPlan) -> None:
     """Writes all that cannot be used, with reasons, into one file, in the order of the input."""
-    files = storage.join(plan.facts, "files")
     with storage.open_whole(plan.result("quarantine.jsonl")) as whole:
-        for name in storage.list_names(files):
-            about = storage.read_json(storage.join(files, name))
+        for _, about in plan.read_files():
             for broken in about["broken"]:
                 whole.write(steps.write_line(broken))
         for stretch in plan.list_stretches():
@@ -332,7 +325,7 @@ def tell(plan: JobPlan, statistics: dict[str, Any]) -> str:
     if pairs and not statistics["different_texts"]:
         classes = storage.join(plan.output, "classes.txt")
         told = "no image has a text: name them with --input_argument=caption=..."
-        lines.append(f"labels: {classes}" if storage.exists(classes) else told)
+        lines.append(f"labels: {classes}" if exists(classes) else told)
     if statistics["shards"]:
         pattern = storage.join(plan.output, name_shard("*", plan.shard_format))
         lines.append(f"{pattern}: {statistics['shards']:,} shards")

@@ -10,7 +10,7 @@ from PIL import Image
 
 from big_align.data import boundary, examples
 from big_align.data.images.decoding import open_picture, to_rgb
-from big_align.exhibits.exhibit import encode_image
+from big_align.evaluators.exhibits.exhibit import encode_image
 from big_align.plots.html_page import write_frame
 from big_align.prepare import storage
 from big_align.prepare.inputs import FileRows

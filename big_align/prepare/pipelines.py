@@ -1,5 +1,6 @@
 """The pipelines of a job: examine the pairs, decide about them, write shards."""
 
+import argparse
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 from apache_beam.runners.runner import create_runner
 
-from big_align.errors import UserError, put_in_a_line, suggest
+from big_align.core.errors import UserError, put_in_a_line, suggest
 from big_align.prepare import steps, storage, transforms
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
@@ -80,10 +81,8 @@ def _list_kinds(kind: type) -> list[type]:
 
 
 def _list_actions(kind: Any) -> list[Any]:
-    import argparse
-
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, conflict_handler="resolve")
-    if "_add_argparse_args" in vars(kind):
+    if "_add_argparse_args" in vars(kind):  # by which Beam has every kind of options add its flags
         kind._add_argparse_args(parser)
     return parser._actions
 
@@ -112,7 +111,7 @@ def examine(plan: JobPlan, files: list[int], options: PipelineOptions) -> None:
             (
                 texts
                 | "Sketch" >> beam.Map(steps.sketch_texts, width, tokens)
-                | "Merge" >> beam.CombineGlobally(transforms.MergeSketches())
+                | "Merge" >> beam.CombineGlobally(transforms.SumByName())
                 | "Note sketches" >> beam.Map(steps.write_sketches, plan)
             )
 
@@ -136,11 +135,11 @@ def decide(plan: JobPlan, options: PipelineOptions) -> None:
         images = (
             {"pairs": judged, "reasons": reasons}
             | "By image" >> beam.CoGroupByKey()
-            | "Has pairs" >> beam.Filter(_has_pairs)
+            | "Has pairs" >> beam.Filter(_has, "pairs")
         )
-        decide_image = transforms.Decide(plan.rules, plan.draw, plan.sample_languages)
-        decided = images | "Decide" >> beam.ParDo(
-            decide_image, *_choose_rates(images, plan.rules)
+        given = plan.rules, plan.draw, plan.sample_languages
+        decided = images | "Decide" >> beam.FlatMap(
+            transforms.decide, _choose_rates(images, plan.rules), *given
         ).with_output_types(tuple[str, Any])
         counts = (_select(decided, "counts"), measured, partners, crowds) | beam.Flatten()
         noted = [_note_counts(counts, folder), _note_samples(_select(decided, "samples"), folder)]
@@ -150,23 +149,23 @@ def decide(plan: JobPlan, options: PipelineOptions) -> None:
         noted | "All noted" >> beam.Flatten() | "Done" >> beam.Map(lambda nothing: nothing)
 
 
-def _choose_rates(images: beam.PCollection, rules: Rules) -> list[beam.pvalue.AsSingleton]:
+def _choose_rates(images: beam.PCollection, rules: Rules) -> beam.pvalue.AsSingleton | None:
     """Returns which fraction of each language is kept, if languages are sampled."""
     if rules.language_temperature is None:
-        return []
+        return None
     rates = (
         images
         | "Left by language" >> beam.Map(transforms.count_languages, rules)
-        | "Languages" >> beam.CombineGlobally(transforms.SumCounters())
+        | "Languages" >> beam.CombineGlobally(transforms.SumByName())
         | "Rates" >> beam.Map(choose_rates, rules.language_temperature, rules.language_floor)
     )
-    return [beam.pvalue.AsSingleton(rates)]
+    return beam.pvalue.AsSingleton(rates)
 
 
 def _note_counts(counts: beam.PCollection, folder: str) -> beam.PCollection:
     return (
         counts
-        | "Sum" >> beam.CombineGlobally(transforms.SumCounters())
+        | "Sum" >> beam.CombineGlobally(transforms.SumByName())
         | "Note counts" >> beam.Map(_write_json, storage.join(folder, "counts.json"))
     )
 
@@ -175,8 +174,8 @@ def _note_samples(samples: beam.PCollection, folder: str) -> beam.PCollection:
     return (
         samples
         | "Name" >> beam.Map(lambda found: found).with_output_types(tuple[str, Any])
-        | "Some" >> beam.CombinePerKey(transforms.FirstOf())
-        | "Texts of samples" >> beam.Map(_name_samples)
+        | "Some" >> beam.combiners.Top.SmallestPerKey(transforms.SHOWN)
+        | "Texts of samples" >> beam.Map(lambda found: {found[0]: [list(x[1:]) for x in found[1]]})
         | "All samples" >> beam.CombineGlobally(_join_samples)
         | "Note samples" >> beam.Map(_write_json, storage.join(folder, "samples.json"))
     )
@@ -265,7 +264,11 @@ def _judge_images(
         reasons.append(
             joined | "Listed" >> beam.FlatMap(_list_images).with_output_types(tuple[bytes, str])
         )
-        counts.append(joined | "Unknown keys" >> beam.Map(_count_unknown))
+        counts.append(
+            joined
+            | "Unknown keys"
+            >> beam.Map(lambda found: {"unknown_keys": int(not _has(found, "images"))})
+        )
     return reasons | "Reasons" >> beam.Flatten(), counts | "Counts of images" >> beam.Flatten()
 
 
@@ -303,17 +306,9 @@ def _list_images(joined: tuple[str, dict[str, Any]]) -> list[tuple[bytes, str]]:
     return [(image, f"listed {reason}") for image in images for reason in found["listed"]]
 
 
-def _count_unknown(joined: tuple[str, dict[str, Any]]) -> dict[str, int]:
-    return {"unknown_keys": int(not any(True for _ in joined[1]["images"]))}
-
-
-def _has_pairs(joined: tuple[bytes, dict[str, Any]]) -> bool:
-    return any(True for _ in joined[1]["pairs"])
-
-
-def _name_samples(found: tuple[str, list[tuple]]) -> dict[str, list[list]]:
-    name, samples = found
-    return {name: [list(sample[1:]) for sample in samples]}
+def _has(joined: tuple[Any, dict[str, Any]], kind: str) -> bool:
+    """Returns whether something of a kind was joined under a key."""
+    return any(True for _ in joined[1][kind])
 
 
 def _join_samples(several: Any) -> dict[str, list[list]]:

@@ -1,12 +1,12 @@
 """What a job is asked to do, where its files are, and which of its work is done."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from big_align.errors import put_in_a_line
+from big_align.core.digests import hash_bytes
+from big_align.core.errors import put_in_a_line
 from big_align.prepare import sketch, storage, text_rules
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import CHUNK, Inputs, Stretch
@@ -61,17 +61,14 @@ class JobPlan:
     def facts(self) -> str:
         """The folder of what is found out about examples; the rules do not change it."""
         what = [dataclasses.asdict(self.inputs), dataclasses.asdict(self.examination), self.chunk]
-        what += [self._sampled, *([sources] if (sources := self.examination.sources) else [])]
+        what.append([self.sample, self.seed] if self.sample else [])
+        what += [sources] if (sources := self.examination.sources) else []
         return storage.join(self.work, f"facts-{_digest([FORMAT, *what])}")
 
     @property
     def decisions(self) -> str:
         """The folder of what is decided about them."""
         return storage.join(self.work, f"decisions-{_digest(self.settings())}")
-
-    @property
-    def _sampled(self) -> list[int]:
-        return [self.sample, self.seed] if self.sample else []
 
     def settings(self) -> dict[str, Any]:
         """Returns whatever the shards depend on, as JSON holds it."""
@@ -110,13 +107,19 @@ class JobPlan:
         names = storage.list_names(self.output)
         return [name for name in names if any(_is_shard(name, kind) for kind in FORMATS)]
 
+    def file_path(self, file: int) -> str:
+        """Returns the file about an input file."""
+        return storage.join(self.facts, "files", f"{file:06d}.json")
+
+    def read_files(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yields the number of each input file that has been opened, and what is known of it."""
+        for name in storage.list_names(storage.join(self.facts, "files")):
+            file = int(name.removesuffix(".json"))
+            yield file, storage.read_json(self.file_path(file))
+
     def list_stretches(self) -> list[Stretch]:
         """Returns the stretches of all input files that have been opened, in order."""
-        found = []
-        for name in storage.list_names(storage.join(self.facts, "files")):
-            about = storage.read_json(storage.join(self.facts, "files", name))
-            found += [Stretch(*stretch) for stretch in about["stretches"]]
-        return sorted(found)
+        return sorted(Stretch(*one) for _, about in self.read_files() for one in about["stretches"])
 
     def read_pairs(self, stretch: Stretch) -> Iterator[tuple[bytes, Pair]]:
         """Yields the pairs of a stretch, each after the bytes that identify its image."""
@@ -200,5 +203,4 @@ def _show(value: Any) -> str:
 
 
 def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True).encode()
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
+    return hash_bytes(json.dumps(value, sort_keys=True)).hex()

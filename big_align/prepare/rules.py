@@ -1,12 +1,12 @@
 """Which pairs are dropped, in which order, and what each rule is called."""
 
 import dataclasses
-import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from big_align.errors import UserError
+from big_align.core.digests import hash_bytes
+from big_align.core.errors import UserError
 from big_align.prepare import text_rules
 
 DUPLICATES = ("merge", "first", "keep")
@@ -65,18 +65,7 @@ class Rules:
 
 PRESETS = {
     "align": Rules(),
-    "none": Rules(
-        min_side=None,
-        max_aspect=None,
-        max_texts=None,
-        max_images=None,
-        min_unigrams=None,
-        max_unigrams=None,
-        tokens=None,
-        scale_tokens=False,
-        duplicates="keep",
-        normalize=False,
-    ),
+    "none": Rules(*[None] * 7, scale_tokens=False, duplicates="keep", normalize=False),
 }
 ORDER = (
     "small", "elongated", "unsafe", "listed", "crowded",
@@ -275,5 +264,4 @@ def _join(chosen: Sequence[Pair]) -> Kept:
 
 def draw_order(seed: int, key: str) -> bytes:
     """Returns eight random bytes that belong to an example: shards are in their order."""
-    digest = hashlib.blake2b(f"{seed} {key}".encode("utf-8", "surrogatepass"), digest_size=8)
-    return digest.digest()
+    return hash_bytes(f"{seed} {key}")

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from big_align.core.errors import UserError
 from big_align.data.text.temperature import share_by_temperature
-from big_align.errors import UserError
 from big_align.prepare.rules import Kept, Pair, Rules, decide_group, draw_order
 
 NO_LANGUAGE = (

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from big_align.disk.regular_files import map_array
-from big_align.errors import UserError
+from big_align.core.errors import UserError
+from big_align.core.regular_files import map_array
 from big_align.prepare import storage
 
 WORD = 4  # bytes of a hash for each row
@@ -58,12 +58,8 @@ class CountMinSketch:
         cells = self._find_cells(things)
         return np.min([row[at] for row, at in zip(self.table, cells, strict=True)], axis=0)
 
-    def merge(self, other: "CountMinSketch") -> "CountMinSketch":
-        """Returns the sketch of all that either one has counted.
-
-        Raises:
-          ValueError: their sizes differ.
-        """
+    def __add__(self, other: "CountMinSketch") -> "CountMinSketch":
+        """Returns the sketch of all that either has counted; raises ValueError if sizes differ."""
         if self.table.shape != other.table.shape:
             raise ValueError(f"sketches of {self.table.shape} and {other.table.shape} cells")
         merged = CountMinSketch(0)

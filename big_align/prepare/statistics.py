@@ -1,7 +1,9 @@
 """The numbers of a job, for people and programs."""
 
+from collections import Counter
 from typing import Any
 
+from big_align.data.loading.broken import name_kind
 from big_align.prepare import storage
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules, describe_rules
@@ -32,12 +34,7 @@ def make_statistics(plan: JobPlan) -> dict[str, Any]:
         }
         for name, text in told.items()
     }
-    files = storage.join(plan.facts, "files")
-    lost = [
-        broken
-        for name in storage.list_names(files)
-        for broken in storage.read_json(storage.join(files, name))["broken"]
-    ]
+    lost = [broken for _, about in plan.read_files() for broken in about["broken"]]
     examples = counts.get("examples", 0)
     return {
         "sampled": bool(plan.sample),
@@ -128,10 +125,7 @@ def _select_texts(counts: dict[str, int], name: str) -> dict[str, int]:
 
 
 def _count_lost(lost: list[dict[str, Any]]) -> dict[str, int]:
-    from big_align.prepare.examination import find_kind
-
-    kinds: dict[str, int] = {}
+    kinds: Counter = Counter()
     for each in lost:
-        kind = find_kind(each["reason"])
-        kinds[kind] = kinds.get(kind, 0) + each["count"]
-    return kinds
+        kinds[name_kind(each["reason"])] += each["count"]
+    return dict(kinds)

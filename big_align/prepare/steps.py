@@ -6,19 +6,20 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from big_align.core.errors import UserError, put_in_a_line, tell_in_a_line
 from big_align.data import boundary, files
 from big_align.data.column_values import spell_halves
 from big_align.data.examples import BLANK
 from big_align.data.json_texts import parse_json
-from big_align.errors import UserError, put_in_a_line, tell_in_a_line
+from big_align.data.loading.broken import name_kind
 from big_align.prepare import inputs as inputs_of
 from big_align.prepare import shards, storage
-from big_align.prepare.examination import encode_member, examine_stretch, find_ending, find_kind
+from big_align.prepare.examination import encode_member, examine_stretch
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import judge_length
 from big_align.prepare.sketch import CountMinSketch, is_sampled, write_sketch
-from big_align.prepare.text_rules import TokenRule, identify_text, name_tokens, split_unigrams
+from big_align.prepare.text_rules import identify_text, name_tokens, split_unigrams
 
 ASPECT_MAX, UNIGRAMS_MAX = 20, 100  # of histograms; anything above is counted with the last
 ROWS_LISTED = 100  # rows without an image of a file that the quarantine names
@@ -29,7 +30,7 @@ def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
 
     A file that cannot be opened is noted with its reason, as is what its index has lost.
     """
-    path = storage.join(plan.facts, "files", f"{file:06d}.json")
+    path = plan.file_path(file)
     about = storage.read_json(path)
     if about is None:
         stretches, broken, classes = [], [], []
@@ -65,7 +66,7 @@ def examine(stretch: tuple[int, int, int], plan: JobPlan) -> Stretch:
     """Examines the examples of a stretch, unless that was done, and notes what it found."""
     stretch = Stretch(*stretch)
     path = plan.stretch_path("facts", stretch)
-    if not storage.exists(path):
+    if not files.exists(path):
         facts, broken = examine_stretch(plan.inputs, stretch, plan.examination)
         storage.write_lines(plan.stretch_path("broken", stretch), broken)
         storage.write_lines(path, facts)  # comes last: it means that the stretch is done
@@ -86,14 +87,10 @@ def read_pairs(stretch: Stretch, plan: JobPlan) -> Iterator[tuple[bytes, tuple]]
     for group, pair in plan.read_pairs(stretch):
         words = split_unigrams(pair.text)
         failed = judge_length(len(words), plan.rules)
-        if rule and _has_rare(words, rule, plan):
-            failed = [*failed, "rare"]
+        if rule:
+            counts = plan.read_sketch("tokens").estimate(name_tokens(words, rule.bigrams))
+            failed += ["rare"] * bool((counts < rule.min_count).any())
         yield group, tuple(pair._replace(failed=tuple(failed)))
-
-
-def _has_rare(words: list[str], rule: TokenRule, plan: JobPlan) -> bool:
-    counts = plan.read_sketch("tokens").estimate(name_tokens(words, rule.bigrams))
-    return bool((counts < rule.min_count).any())
 
 
 def sketch_texts(texts: list[str], width: int, tokens: bool) -> dict[str, CountMinSketch]:
@@ -143,7 +140,7 @@ def measure(stretch: Stretch, plan: JobPlan) -> dict[str, int]:
             counts[f"unigrams {min(len(split_unigrams(text)), UNIGRAMS_MAX)}"] += 1
     for broken in storage.read_lines(plan.stretch_path("broken", stretch)):
         counts["broken"] += 1
-        counts[f"kind {find_kind(broken['reason'])}"] += 1
+        counts[f"kind {name_kind(broken['reason'])}"] += 1
     return dict(counts)
 
 
@@ -153,12 +150,8 @@ def read_listed(path: str) -> dict[str, str]:
     Raises:
       UserError: there is no such file, or a line of it is not an object with a key.
     """
-    try:
-        text = files.read_text(path)
-    except UserError as error:
-        raise UserError(f"--drop={error}") from error
     found: dict[str, str] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(files.read_text(path, "--drop=").split("\n"), start=1):
         line = line.strip(BLANK)  # lists that were joined may have a byte-order mark before each
         if not line:
             continue
@@ -213,7 +206,7 @@ def read_members(
         at = rows.find(row)
         with boundary.name_example(source, *at):
             example = source.read(*at)
-            image = encode_member(example.image)
+            image, ending = encode_member(example.image)
         same = len(example.image) == size if isinstance(example.image, bytes) else True
         if not same:
             raise UserError(
@@ -237,7 +230,7 @@ def read_members(
         about |= {"merged": [plan.inputs.key(*each) for each in merged]} if merged else {}
         key = plan.inputs.key(stretch.file, row)
         # Beam's coders refuse names of files that are not UTF-8; JSON escapes them
-        yield shard, (place, key, find_ending(image), image, json.dumps(about))
+        yield shard, (place, key, ending, image, json.dumps(about))
 
 
 def list_classes(plan: JobPlan) -> list[str]:
@@ -247,12 +240,9 @@ def list_classes(plan: JobPlan) -> list[str]:
       UserError: files have different names, so that the same number means different ones.
     """
     found: dict[tuple[str, ...], str] = {}  # a file of each choice of names
-    files = storage.join(plan.facts, "files")
-    for name in storage.list_names(files):
-        about = storage.read_json(storage.join(files, name))
+    for file, about in plan.read_files():
         if classes := about.get("classes"):
-            path = plan.inputs.paths[int(name.removesuffix(".json"))]
-            found.setdefault(tuple(classes), path)
+            found.setdefault(tuple(classes), plan.inputs.paths[file])
     if len(found) > 1:
         (one, path), (other, second) = list(found.items())[:2]
         strange = sorted(set(one) ^ set(other))

@@ -1,7 +1,6 @@
 """Files that are complete or absent, on this machine or any fsspec file system."""
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -9,10 +8,12 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from big_align import whole_files
+from big_align.core import whole_files
+from big_align.core.errors import UserError
+from big_align.core.locks import lock_folder
+from big_align.data import files
 from big_align.data.json_texts import NotJson, parse_json
-from big_align.disk.regular_files import open_given
-from big_align.errors import UserError
+from big_align.data.remote.fsspec_files import open_filesystem
 
 AGAIN = "delete it, and it is made again"
 
@@ -36,9 +37,7 @@ def open_whole(path: str) -> Iterator[Any]:
             with tempfile.TemporaryFile() as file:
                 yield file
                 file.seek(0)
-                system, name = _find_system(path)
-                with system.open(name, "wb") as remote:  # an object exists once it is closed
-                    shutil.copyfileobj(file, remote, 2**24)
+                open_filesystem(path).write(path, file)
             return
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with whole_files.open_whole(path) as file:
@@ -48,11 +47,11 @@ def open_whole(path: str) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def lock_folder(folder: str, what: str) -> Iterator[None]:
-    """Keeps a second process of this machine out of a folder; elsewhere it does nothing.
+def own_folder(folder: str, what: str) -> Iterator[None]:
+    """Makes a folder and keeps a second process of this machine out; elsewhere it does nothing.
 
     Args:
-      folder: the folder, which is made.
+      folder: the folder.
       what: what each of the processes is, for the message.
 
     Raises:
@@ -63,28 +62,10 @@ def lock_folder(folder: str, what: str) -> Iterator[None]:
         return
     try:
         os.makedirs(folder, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise UserError(f"{folder} cannot be made: {error}") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            told = f"{folder}: another {what} writes into it; wait for it, or stop it"
-            raise UserError(told) from error
-        except OSError:  # a file system without locks
-            pass
+    with lock_folder(folder, f"another {what} writes into it; wait for it, or stop it"):
         yield
-    finally:
-        os.close(descriptor)  # which unlocks it
-
-
-def exists(path: str) -> bool:
-    """Returns whether there is a finished file."""
-    if "://" in path:
-        system, name = _find_system(path)
-        return system.exists(name)
-    return os.path.exists(path)
 
 
 def write_text(path: str, text: str) -> None:
@@ -124,11 +105,7 @@ def read_text(path: str) -> str | None:
 def read_bytes(path: str) -> bytes | None:
     """Returns what a file holds; None if there is no such file."""
     try:
-        if "://" in path:
-            system, name = _find_system(path)
-            return system.cat_file(name)
-        with open_given(path) as file:
-            return file.read()
+        return files.files_of(path).read_all(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -161,12 +138,7 @@ def write_lines(path: str, objects: list[Any]) -> None:
 def list_names(folder: str) -> list[str]:
     """Returns the names of the finished files of a folder, sorted; none if there is no folder."""
     try:
-        if "://" in folder:
-            system, name = _find_system(folder)
-            system.invalidate_cache()
-            found = [path.rstrip("/").rpartition("/")[2] for path in system.ls(name, detail=False)]
-        else:
-            found = os.listdir(folder)
+        found = open_filesystem(folder).list(folder) if "://" in folder else os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(name for name in found if not name.endswith(whole_files.PARTIAL))
@@ -175,9 +147,7 @@ def list_names(folder: str) -> list[str]:
 def remove(path: str) -> None:
     """Removes a folder and all in it, or a file, if it is there."""
     if "://" in path:
-        system, name = _find_system(path)
-        if system.exists(name):
-            system.rm(name, recursive=True)
+        open_filesystem(path).remove(path)
     elif os.path.isdir(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -191,12 +161,3 @@ def remove_unfinished(folder: str) -> None:
         for name in os.listdir(folder):
             if name.endswith(whole_files.PARTIAL):
                 remove(os.path.join(folder, name))
-
-
-def _find_system(path: str) -> tuple[Any, str]:
-    import fsspec
-
-    try:
-        return fsspec.core.url_to_fs(path)
-    except (ImportError, ValueError) as error:
-        raise UserError(f"{path} cannot be reached: {error}") from error

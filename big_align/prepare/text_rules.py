@@ -1,13 +1,13 @@
 """Normalization of texts, and rules about them (ALIGN §3), as functions of a text or of counts."""
 
-import hashlib
 import re
 import unicodedata
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from big_align.data.text.html_entities import unescape
-from big_align.words import NO_TEXT, CharacterMap, fold_text, is_space, spell
+from big_align.core.digests import hash_bytes
+from big_align.core.words import NO_TEXT, CharacterMap, fold_text, is_space, spell
+from big_align.data.text.clean_texts import unescape
 
 ROUNDS = 8  # of unescaping: pages escape twice, and markup may appear
 TAG = r"</?[A-Za-z][^<>]*>"
@@ -58,8 +58,7 @@ def normalize_text(text: str) -> str:
 
 def identify_text(text: str) -> bytes:
     """Returns sixteen bytes that are the same for texts that count as the same."""
-    folded = fold_text(text).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(folded, digest_size=TEXT_ID_BYTES).digest()
+    return hash_bytes(fold_text(text), TEXT_ID_BYTES)
 
 
 def split_unigrams(text: str) -> list[str]:

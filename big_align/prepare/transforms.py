@@ -8,50 +8,31 @@ import apache_beam as beam
 
 from big_align.prepare import sampling, text_rules
 from big_align.prepare.rules import Kept, Pair, Rules, decide_group
-from big_align.prepare.sketch import SAMPLED, CountMinSketch, is_sampled
+from big_align.prepare.sketch import SAMPLED, is_sampled
 
 BUCKETS = 4096  # of the order of all examples: each is sorted in the memory of a worker
 SHOWN = 12  # pairs that the report shows of each rule
 
 
-class SumCounters(beam.CombineFn):
-    """Adds up dictionaries of numbers, by names or by numbers."""
+class SumByName(beam.CombineFn):
+    """Adds up dictionaries, entry by entry: of numbers, or of sketches."""
 
-    def create_accumulator(self) -> Counter:
-        return Counter()
+    def create_accumulator(self) -> dict:
+        return {}
 
-    def add_input(self, total: Counter, element: dict) -> Counter:
-        total.update(element)
+    def add_input(self, total: dict, element: dict) -> dict:
+        for name, found in element.items():
+            total[name] = total[name] + found if name in total else found
         return total
 
-    def merge_accumulators(self, totals: Iterable[Counter]) -> Counter:
-        merged: Counter = Counter()
+    def merge_accumulators(self, totals: Iterable[dict]) -> dict:
+        merged: dict = {}
         for total in totals:
-            merged.update(total)
+            self.add_input(merged, total)
         return merged
 
-    def extract_output(self, total: Counter) -> dict:
-        return dict(total)
-
-
-class FirstOf(beam.CombineFn):
-    """Keeps the smallest few: which these are does not depend on how the work is divided."""
-
-    def __init__(self, most: int = SHOWN):
-        self._most = most
-
-    def create_accumulator(self) -> list:
-        return []
-
-    def add_input(self, kept: list, element: Any) -> list:
-        kept.append(element)
-        return kept if len(kept) < 4 * self._most else sorted(kept)[: self._most]
-
-    def merge_accumulators(self, several: Iterable[list]) -> list:
-        return sorted(element for kept in several for element in kept)[: self._most]
-
-    def extract_output(self, kept: list) -> list:
-        return sorted(kept)[: self._most]
+    def extract_output(self, total: dict) -> dict:
+        return total
 
 
 class RareTexts(beam.CombineFn):
@@ -87,26 +68,6 @@ class RareTexts(beam.CombineFn):
         return sorted(set(held[1])) if held[0] < self._min_count else []
 
 
-class MergeSketches(beam.CombineFn):
-    """Merges sketches by their names."""
-
-    def create_accumulator(self) -> dict[str, CountMinSketch]:
-        return {}
-
-    def add_input(self, held: dict, element: dict) -> dict:
-        return self.merge_accumulators([held, element])
-
-    def merge_accumulators(self, several: Iterable[dict]) -> dict:
-        merged: dict[str, CountMinSketch] = {}
-        for held in several:
-            for name, found in held.items():
-                merged[name] = merged[name].merge(found) if name in merged else found
-        return merged
-
-    def extract_output(self, held: dict) -> dict:
-        return held
-
-
 def count_tokens(texts: Iterable[str], sampled: bool = False) -> Iterator[tuple[bytes, int]]:
     """Yields the tokens of texts (`text_rules.name_tokens`), each with how often it occurs.
 
@@ -120,31 +81,26 @@ def count_tokens(texts: Iterable[str], sampled: bool = False) -> Iterator[tuple[
     yield from ((t, n) for t, n in counts.items() if not sampled or is_sampled(t))
 
 
-class CountTokens(beam.PTransform):
+@beam.ptransform_fn
+def CountTokens(texts: beam.PCollection, sampled: bool) -> beam.PCollection:
     """Counts how many tokens occur how often.
 
     Takes lists of texts; makes one dictionary: `1 7` is how many unigrams occur seven times.
 
     Args:
+      texts: the lists.
       sampled: whether this is estimated from a sample of the tokens.
     """
-
-    def __init__(self, sampled: bool):
-        super().__init__()
-        self._sampled = sampled
-
-    def expand(self, texts: beam.PCollection) -> beam.PCollection:
-        weight = SAMPLED if self._sampled else 1
-        return (
-            texts
-            | "Split" >> beam.FlatMap(count_tokens, self._sampled)
-            .with_output_types(tuple[bytes, int])
-            | "Count" >> beam.CombinePerKey(sum)
-            | "Frequency" >> beam.Map(
-                lambda pair, weight=weight: {f"{pair[0][:1].decode()} {pair[1]}": weight}
-            )
-            | "Histogram" >> beam.CombineGlobally(SumCounters())
-        )  # fmt: skip
+    weight = SAMPLED if sampled else 1
+    return (
+        texts
+        | "Split" >> beam.FlatMap(count_tokens, sampled).with_output_types(tuple[bytes, int])
+        | "Count" >> beam.CombinePerKey(sum)
+        | "Frequency" >> beam.Map(
+            lambda pair, weight=weight: {f"{pair[0][:1].decode()} {pair[1]}": weight}
+        )
+        | "Histogram" >> beam.CombineGlobally(SumByName())
+    )  # fmt: skip
 
 
 def _list_tokens(pair: tuple[bytes, str], bigrams: bool) -> Iterator[tuple[bytes, Any]]:
@@ -154,29 +110,25 @@ def _list_tokens(pair: tuple[bytes, str], bigrams: bool) -> Iterator[tuple[bytes
     yield from ((token.encode(), (identity, count)) for token, count in tokens.items())
 
 
-class FindRareTexts(beam.PTransform):
+@beam.ptransform_fn
+def FindRareTexts(texts: beam.PCollection, rule: text_rules.TokenRule) -> beam.PCollection:
     """Finds texts with a rare token.
 
     Takes (text id, text) of all pairs; makes (text id, "rare"), each once.
 
     Args:
+      texts: the pairs.
       rule: which tokens are rare.
     """
-
-    def __init__(self, rule: text_rules.TokenRule):
-        super().__init__()
-        self._rule = rule
-
-    def expand(self, texts: beam.PCollection) -> beam.PCollection:
-        return (
-            texts
-            | "Tokens" >> beam.FlatMap(_list_tokens, self._rule.bigrams)
-            .with_output_types(tuple[bytes, Any])
-            | "Rare" >> beam.CombinePerKey(RareTexts(self._rule.min_count))
-            | "Texts" >> beam.FlatMap(lambda pair: pair[1]).with_output_types(bytes)
-            | "Once" >> beam.Distinct()
-            | "Tell" >> beam.Map(lambda text: (text, "rare")).with_output_types(tuple[bytes, str])
-        )  # fmt: skip
+    return (
+        texts
+        | "Tokens" >> beam.FlatMap(_list_tokens, rule.bigrams)
+        .with_output_types(tuple[bytes, Any])
+        | "Rare" >> beam.CombinePerKey(RareTexts(rule.min_count))
+        | "Texts" >> beam.FlatMap(lambda pair: pair[1]).with_output_types(bytes)
+        | "Once" >> beam.Distinct()
+        | "Tell" >> beam.Map(lambda text: (text, "rare")).with_output_types(tuple[bytes, str])
+    )  # fmt: skip
 
 
 def weigh_partners(found: tuple[bytes, int], name: str, sampled: bool) -> dict[str, int]:
@@ -186,19 +138,18 @@ def weigh_partners(found: tuple[bytes, int], name: str, sampled: bool) -> dict[s
     return {f"{name} {found[1]}": SAMPLED} if is_sampled(found[0]) else {}
 
 
-class CountPartners(beam.PTransform):
+@beam.ptransform_fn
+def CountPartners(pairs: beam.PCollection) -> beam.PCollection:
     """Counts the different partners of each key: images of a text, or texts of an image.
 
     Takes (key, partner); makes (key, count).
     """
-
-    def expand(self, pairs: beam.PCollection) -> beam.PCollection:
-        return (
-            pairs
-            | "Once" >> beam.Distinct()
-            | "One" >> beam.Map(lambda pair: (pair[0], 1)).with_output_types(tuple[bytes, int])
-            | "Count" >> beam.CombinePerKey(sum)
-        )
+    return (
+        pairs
+        | "Once" >> beam.Distinct()
+        | "One" >> beam.Map(lambda pair: (pair[0], 1)).with_output_types(tuple[bytes, int])
+        | "Count" >> beam.CombinePerKey(sum)
+    )
 
 
 def judge_text(element: tuple[bytes, dict[str, Iterable]]) -> Iterator[tuple[bytes, tuple]]:
@@ -209,7 +160,13 @@ def judge_text(element: tuple[bytes, dict[str, Iterable]]) -> Iterator[tuple[byt
         yield group, pair[:-1] + (tuple(pair[-1]) + failed,)
 
 
-class Decide(beam.DoFn):
+def decide(
+    element: tuple[bytes, dict[str, Iterable]],
+    rates: dict[str, float] | None,
+    rules: Rules,
+    draw: Any,
+    sample: Any,
+) -> Iterator[Any]:
     """Decides about the pairs of an image.
 
     Makes ("kept", example) of examples that are written, as (order, file, row, ...); ("counts",
@@ -217,44 +174,39 @@ class Decide(beam.DoFn):
     ("samples", pair), pairs for the report. They are one output: not every runner has several.
 
     Args:
+      element: the key of the image, and its pairs and the reasons against it.
+      rates: the rates of languages; None if they are not sampled.
       rules: the numbers.
       draw: makes eight random bytes from file and row.
       sample: makes, from the rates of languages, a function that decides whether a pair is kept.
     """
-
-    def __init__(self, rules: Rules, draw: Any, sample: Any):
-        self._rules, self._draw, self._sample = rules, draw, sample
-
-    def process(
-        self, element: tuple[bytes, dict[str, Iterable]], rates: dict[str, float] | None = None
-    ) -> Iterator[Any]:
-        _, found = element
-        crowded, listed = _find_reasons(found)
-        is_drawn = self._sample(rates) if rates else None
-        counts: Counter = Counter({"different_images": 1})
-        samples: dict[str, tuple] = {}
-        pairs = _Pairs(found["pairs"])
-        for decided in decide_group(pairs, crowded, bool(listed), self._rules, is_drawn):
-            if isinstance(decided, Kept):
-                yield "kept", _flatten(self._draw(*decided.first[:2]), decided)
-                counts["examples"] += 1
-                counts["bytes"] += decided.first.size
-                continue
-            pair, failed = decided
-            counts["pairs"] += 1
-            counts.update(f"fails {name}" for name in failed)
-            counts[f"first {failed[0]}" if failed else "kept"] += 1
-            counts[listed] += "listed" in failed
-            if pair.language:
-                counts[f"language {pair.language} pairs"] += 1
-                counts[f"language {pair.language} kept"] += not failed
-                counts[f"language {pair.language} abundant"] += "abundant" in failed
-            for name in failed or ("kept",):
-                sample = (self._draw(*pair[:2]), *pair[:6])
-                samples[name] = min(samples.get(name, sample), sample)
-        yield "counts", {k: n for k, n in counts.items() if n}
-        for name, sample in samples.items():
-            yield "samples", (name, sample)
+    _, found = element
+    crowded, listed = _find_reasons(found)
+    is_drawn = sample(rates) if rates else None
+    counts: Counter = Counter({"different_images": 1})
+    samples: dict[str, tuple] = {}
+    pairs = _Pairs(found["pairs"])
+    for decided in decide_group(pairs, crowded, bool(listed), rules, is_drawn):
+        if isinstance(decided, Kept):
+            yield "kept", _flatten(draw(*decided.first[:2]), decided)
+            counts["examples"] += 1
+            counts["bytes"] += decided.first.size
+            continue
+        pair, failed = decided
+        counts["pairs"] += 1
+        counts.update(f"fails {name}" for name in failed)
+        counts[f"first {failed[0]}" if failed else "kept"] += 1
+        counts[listed] += "listed" in failed
+        if pair.language:
+            counts[f"language {pair.language} pairs"] += 1
+            counts[f"language {pair.language} kept"] += not failed
+            counts[f"language {pair.language} abundant"] += "abundant" in failed
+        for name in failed or ("kept",):
+            shown = (draw(*pair[:2]), *pair[:6])
+            samples[name] = min(samples.get(name, shown), shown)
+    yield "counts", {k: n for k, n in counts.items() if n}
+    for shown in samples.items():
+        yield "samples", shown
 
 
 def count_languages(element: tuple[bytes, dict[str, Iterable]], rules: Rules) -> dict[str, int]:
@@ -287,27 +239,26 @@ def _flatten(order: bytes, kept: Kept) -> tuple:
     return order, first.file, first.row, (first.width, first.height, first.size), about
 
 
-class Rank(beam.PTransform):
+@beam.ptransform_fn
+def Rank(examples: beam.PCollection) -> beam.PCollection:
     """Gives each example its rank in the order of all; makes (rank, total, example).
 
     The order is cut into buckets by its first bits: where a bucket begins follows from how many
     examples are in those before it.
     """
-
-    def expand(self, examples: beam.PCollection) -> beam.PCollection:
-        keyed = examples | "Bucket" >> beam.Map(
-            lambda example: (int.from_bytes(example[0], "big") * BUCKETS >> 64, example)
-        ).with_output_types(tuple[int, Any])
-        sizes = (
-            keyed
-            | "One" >> beam.Map(lambda pair: {pair[0]: 1})
-            | "Sizes" >> beam.CombineGlobally(SumCounters())
-        )
-        return (
-            keyed
-            | "Group" >> beam.GroupByKey()
-            | "Sort" >> beam.FlatMap(_rank_bucket, beam.pvalue.AsSingleton(sizes))
-        )
+    keyed = examples | "Bucket" >> beam.Map(
+        lambda example: (int.from_bytes(example[0], "big") * BUCKETS >> 64, example)
+    ).with_output_types(tuple[int, Any])
+    sizes = (
+        keyed
+        | "One" >> beam.Map(lambda pair: {pair[0]: 1})
+        | "Sizes" >> beam.CombineGlobally(SumByName())
+    )
+    return (
+        keyed
+        | "Group" >> beam.GroupByKey()
+        | "Sort" >> beam.FlatMap(_rank_bucket, beam.pvalue.AsSingleton(sizes))
+    )
 
 
 def _rank_bucket(

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from big_align.errors import UserError, put_in_a_line
+from big_align.core.errors import UserError, put_in_a_line
 from big_align.training.logs.line_files import number_of
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from absl import logging
 from jaxtyping import UInt8
 
-from big_align.errors import UserError
-from big_align.exhibits.exhibit import (
+from big_align.core.errors import UserError
+from big_align.core.whole_files import write_whole
+from big_align.evaluators.exhibits.exhibit import (
     Distributions,
     Exhibit,
     Show,
@@ -19,7 +20,6 @@ from big_align.exhibits.exhibit import (
 )
 from big_align.plots.exhibit_pictures import draw_exhibit
 from big_align.reports.run_record import read_pictures
-from big_align.whole_files import write_whole
 
 FILE = "pictures.json"
 TIMES = 20

@@ -6,10 +6,10 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from big_align.core.whole_files import write_whole
 from big_align.plots.html_page import write_frame
 from big_align.reports import comparison, pictures, sections
 from big_align.reports.run_record import RunRecord, read_record
-from big_align.whole_files import write_whole
 
 FILE = "report.html"
 

@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from big_align.disk.regular_files import read_regular
-from big_align.errors import UserError
+from big_align.core.errors import UserError
+from big_align.core.regular_files import read_regular
 from big_align.reports import forms, starts
 from big_align.reports.forms import check_form, fits
 from big_align.training.logs.directions import read_said

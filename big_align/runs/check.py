@@ -10,21 +10,22 @@ import jax
 import numpy as np
 from absl import logging
 
-from big_align.components import pipelines, tables
-from big_align.components.signatures import advise, check_arguments, lookup, make, without
-from big_align.components.transforms import check_repeatable, shape_of_image
-from big_align.configuration.places import source_fields
-from big_align.configuration.plain_fields import check_fields
+from big_align.config.components import pipelines, tables
+from big_align.config.components.signatures import advise, check_arguments, lookup, make, without
+from big_align.config.components.transforms import check_repeatable, shape_of_image
+from big_align.config.places import source_fields
+from big_align.config.plain_fields import check_fields
+from big_align.core.errors import ConfigError, suggest
+from big_align.core.nodes import Node
+from big_align.core.types import Evaluator, ModelState, Objective, Params
 from big_align.data.loading.broken import check_fraction
 from big_align.data.loading.mixture import part_rows
 from big_align.data.loading.settings import LoaderSettings
 from big_align.data.precomputed.joins import FOLDERS as PRECOMPUTED
 from big_align.data.precomputed.shard_files import INDEX, read_index
-from big_align.devices.compilation import check_cache, check_options
-from big_align.errors import ConfigError, suggest
 from big_align.evaluators.embedder import REMEDIES
 from big_align.models.dual_encoder import TOWERS
-from big_align.nodes import Node
+from big_align.parallel.devices.compilation import check_cache, check_options
 from big_align.runs import build, cached_features, dataset
 from big_align.runs.initial_weights import check_init
 from big_align.training.layer_rates import LayerRates
@@ -34,7 +35,6 @@ from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.saving.retention import Retention
 from big_align.training.saving.rounds import check_deadline
 from big_align.training.saving.step_folders import find_folder, has_steps
-from big_align.types import Evaluator, ModelState, Objective, Params
 
 
 def check_config(config: Node, training: bool = True, workdir: str | None = None) -> None:
@@ -229,6 +229,7 @@ def _check_verbs(
     tokenizer: BlankTokenizer,
 ) -> None:
     """Checks that the objective has the methods that evaluators call, by tracing them."""
+    traced = set()
     for name, node in config["evaluators"].items():
         where = f"config.evaluators.{name}"
         target = lookup(node["name"], tables.EVALUATORS, where)
@@ -240,7 +241,9 @@ def _check_verbs(
                         f"{where}: the objective {config['objective']['name']!r} has no method "
                         f"{verb!r}; {REMEDIES.get(verb, 'another objective is needed')}"
                     )
-                jax.eval_shape(getattr(objective, verb), *weights, inputs)
+                if (call := (verb, inputs["image"].shape)) not in traced:
+                    jax.eval_shape(getattr(objective, verb), *weights, inputs)
+                    traced.add(call)
             if hasattr(target, "check_objective"):
                 target.check_objective(node, objective)
         except ConfigError:

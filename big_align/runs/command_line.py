@@ -4,48 +4,67 @@ main.py and the tools that work on a run share this module; each adds its own ab
 """
 
 import os
-import re
 import shlex
 import signal
 import sys
 import textwrap
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 # TensorFlow, which only some tokenizers and sources use, starts with a page of messages, and logs
 # the lack of a GPU as an error. Real failures are exceptions anyway.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from absl import app, flags, logging
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
-from big_align import library_messages
-from big_align.configuration.config_files import CONFIG_JSON, list_packaged
-from big_align.configuration.help_text import WIDTH, format_fields, format_lines
-from big_align.configuration.home_folder import expand_home
-from big_align.devices.chips import GPU_FRACTION
-from big_align.distributed import processes
-from big_align.errors import Stopped, UserError, suggest
+from big_align.config.config_files import CONFIG_JSON, list_packaged
+from big_align.config.defaults import complete_config
+from big_align.config.help_text import WIDTH, format_fields, format_lines
+from big_align.config.home_folder import expand_home
+from big_align.config.overrides import load_changed, split_changes
+from big_align.core import library_messages
+from big_align.core.errors import Stopped, UserError
+from big_align.parallel.devices.chips import GPU_FRACTION
+from big_align.parallel.distributed import processes
 from big_align.reports.starts import compare_configs, find_folder
-from big_align.runs.defaults import complete_config
-from big_align.runs.overrides import ConfigParser, read_overrides
 
 WRONG_USAGE = 2
 """The exit status that tells launchers that starting again is of no use."""
 GPU_MEMORY = {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
 """Variables for the share of a GPU's memory that JAX takes, of which one may be set."""
 HELP = {"--help", "-help", "-h", "-?"}
-CONFIG = config_flags.DEFINE_config_file(
+CONFIG = flags.DEFINE_string(
     "config",
     None,
     "A config file, the name of a packaged one, or WORKDIR/config.json; by default the workdir's.",
-    lock_config=True,
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "Where metrics, events and checkpoints lie.")
 
 CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "The checkpoint to evaluate or show: its step, or best (default: newest)."
 )
+
+
+class Given(NamedTuple):
+    """The config that the command line of this process gives.
+
+    Attributes:
+      config: the config, with its changes.
+      changes: the changes, as `split_changes` returns them.
+    """
+
+    config: ConfigDict
+    changes: dict[str, str]
+
+
+_given: list[Given] = []
+"""What `run` has parsed."""
+
+
+def given_config() -> ConfigDict:
+    """Returns the config of the command line, which `run` has parsed."""
+    return _given[-1].config
 
 
 def load_config(path: str, *overrides: str) -> ConfigDict:
@@ -58,21 +77,16 @@ def load_config(path: str, *overrides: str) -> ConfigDict:
     Raises:
       UserError: there is no such file, or an override does not fit; the message is one line.
     """
-    argv = expand_home(["", f"--config={path}", *overrides])
-    values = flags.FlagValues()
-    holder = config_flags.DEFINE_config_file(
-        "config", lock_config=True, flag_values=values, sys_argv=argv
-    )
-    _parse(values, holder, argv)
-    return holder.value
+    changes, others = split_changes(expand_home(overrides))
+    _refuse(others)
+    return load_changed(path, changes)
 
 
 def describe_command() -> dict[str, Any]:
     """Returns the command that started this process, and its changes to the config file."""
-    path = flags.FLAGS["config"].config_filename
-    changes = compare_configs(load_config(path).to_dict(), CONFIG.value.to_dict())
+    changes = compare_configs(load_config(CONFIG.value).to_dict(), given_config().to_dict())
     command = shlex.join(["python", *sys.orig_argv[1:]])
-    return {"command": command, "config": path, "changes": changes}
+    return {"command": command, "config": CONFIG.value, "changes": changes}
 
 
 def run(main: Callable[[], None]) -> None:
@@ -96,8 +110,8 @@ def _report_errors(main: Callable[[], None]) -> None:
         processes.fail(error)
         nameless = isinstance(error, OSError) and error.errno and error.filename is None
         where = f" (--workdir={WORKDIR.value})" if nameless else ""
-        config = flags.FLAGS["config"].config_filename or ""
-        sys.exit(f"error: {error}{where}{_tell_folder(str(error), config, WORKDIR.value)}")
+        folder = _tell_folder(str(error), CONFIG.value, WORKDIR.value)
+        sys.exit(f"error: {error}{where}{folder}")
     except Stopped as stop:
         import jax
 
@@ -124,9 +138,9 @@ def evaluated_config() -> ConfigDict:
     The config that a run has left is used with the devices of this machine, whatever the run used,
     unless the command line sets a field of the mesh.
     """
-    config = CONFIG.value
-    said = any(path.partition(".")[0] == "mesh" for path in read_overrides(sys.argv))
-    if flags.FLAGS["config"].config_filename.endswith(".json") and not said:
+    config, changes = _given[-1]
+    said = any(place.partition(".")[0] == "mesh" for place in changes)
+    if CONFIG.value.endswith(".json") and not said:
         with config.unlocked():
             config.mesh = {}
             complete_config(config)
@@ -148,13 +162,11 @@ def chosen_checkpoint() -> int | str | None:
 
 
 def _parse_argv(argv: list[str]) -> list[str]:
-    # ml_collections warns about a file without a config, which is an error here.
-    logging.get_absl_logger().addFilter(lambda record: record.module != "config_flags")
     try:
         if HELP.intersection(argv):
             print(_write_help([word for word in argv if word not in HELP]))
             sys.exit(0)
-        rest = _parse(flags.FLAGS, CONFIG, _find_workdir_config(expand_home(argv)))
+        _parse(argv)
         if not WORKDIR.value:
             raise ValueError("--workdir is missing: it names the folder of the run")
         if "://" in WORKDIR.value:
@@ -162,9 +174,9 @@ def _parse_argv(argv: list[str]) -> list[str]:
                 f"--workdir={WORKDIR.value} is an address, and a workdir is a local folder; its "
                 "checkpoints may be in a bucket: --config.checkpoint.folder=gs://..."
             )
-        return rest
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        return argv[:1]
+    except (ValueError, flags.Error) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(WRONG_USAGE)
 
 
@@ -177,14 +189,13 @@ def _write_help(argv: list[str]) -> str:
             rows += [_describe_flag(flag) for flag in defined]
     texts[-1] += "\n" + format_lines(sorted(rows))
     try:
-        argv = _find_workdir_config(expand_home(argv))
+        _parse(argv)
+        texts += [f"Fields of {CONFIG.value}:", format_fields(given_config())]
     except UserError:
+        if CONFIG.value:
+            raise
         known = f"With --config=NAME its fields are listed here: {', '.join(list_packaged())}."
         texts.append(textwrap.fill(known, WIDTH))
-    else:
-        _parse(flags.FLAGS, CONFIG, argv)
-        texts.append(f"Fields of {flags.FLAGS['config'].config_filename}:")
-        texts.append(format_fields(CONFIG.value))
     return "\n\n".join(texts)
 
 
@@ -196,77 +207,36 @@ def _describe_flag(flag: flags.Flag) -> tuple[str, str]:
     return written, flag.help.rpartition(">: ")[2]  # absl puts the choices first
 
 
-def _find_workdir_config(argv: list[str]) -> list[str]:
-    """Adds the workdir's config to a command line that names no config.
+def _parse(argv: Sequence[str]) -> None:
+    """Parses a command line, and loads its config."""
+    words = flags.FLAGS.read_flags_from_files(expand_home(argv), force_gnu=False)
+    changes, others = split_changes(words)
+    _refuse(flags.FLAGS(others)[1:])
+    flags.FLAGS.config = _find_config(CONFIG.value, WORKDIR.value)
+    _given.append(Given(load_changed(CONFIG.value, changes), changes))
+
+
+def _find_config(given: str | None, workdir: str | None) -> str:
+    """Returns the config that is given, or that of the workdir.
 
     Raises:
-      UserError: the workdir has no config, or there is no workdir.
+      UserError: none is given, and the workdir has no config, or there is no workdir.
     """
-    words = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
-    if any(re.fullmatch(r"--?config(=.*)?", word, re.DOTALL) for word in words):
-        return argv
-    given = re.search(r"(?:^|\0)--?workdir[=\0]([^\0]+)", "\0".join(words))
-    path = os.path.join(given[1], CONFIG_JSON) if given else ""
-    if not os.path.isfile(path):
-        _check_flags(words[1:])
-    if not given:
-        raise UserError(
-            "--config is missing: it names a config file, or one of the packaged: "
-            f"{', '.join(list_packaged())}"
-        )
+    if given:
+        return given
+    known = f"one of the packaged: {', '.join(list_packaged())}"
+    if not workdir:
+        raise UserError(f"--config is missing: it names a config file, or {known}")
+    path = os.path.join(workdir, CONFIG_JSON)
     if not os.path.isfile(path):
         raise UserError(
-            f"--workdir={given[1]} has no {CONFIG_JSON} to go by: give --config as well, a file or "
-            f"one of the packaged: {', '.join(list_packaged())}"
+            f"--workdir={workdir} has no {CONFIG_JSON} to go by: give --config as well, a file or "
+            f"{known}"
         )
-    return [argv[0], f"--config={path}", *argv[1:]]
+    return path
 
 
-def _check_flags(words: list[str]) -> None:
-    """Raises a UserError for the first flag that does not exist."""
-    for word in words:
-        match = re.match(r"--?([a-zA-Z]\w*)", word)
-        if match and not {match[1], match[1].removeprefix("no")} & set(flags.FLAGS):
-            known = suggest(match[1], flags.FLAGS)
-            raise UserError(f"{word}: there is no flag {match[1]!r}{known}; --help lists them")
-
-
-def _parse(values: flags.FlagValues, config: flags.FlagHolder, argv: list[str]) -> list[str]:
-    """Parses flags; any error becomes a one-line UserError that names the flag."""
-    try:
-        parser = values["config"].parser = ConfigParser(argv)
-        rest = values(parser.argv)
-        with config.value.unlocked():  # for components that a flag sets as a whole
-            complete_config(config.value)
-    except Exception as error:  # A config file is code: it may raise anything.
-        raise UserError(_describe(error, argv)) from error
-    if rest[1:]:
-        raise UserError(f"unexpected arguments {rest[1:]}; flags are written --name=value")
-    return rest
-
-
-def _describe(error: Exception, argv: list[str]) -> str:
-    """Returns one line that says what is wrong with a command line."""
-    match = re.search(r"(?:^| )--?config[= ](\S+)", " ".join(argv))
-    given, text = match[1] if match else "", str(error).strip()
-    words = re.findall(r"\w+", text)
-    if isinstance(error, (AttributeError, KeyError)) and words and "Traceback" not in text:
-        named = [arg for arg in argv if words[0] in arg.split("=")[0].split(".")]
-        near = re.search(r"Did you mean .(\w+)", text)
-        return f"{(named or words)[0]}: the config has no field {words[0]!r}" + (
-            f"; did you mean {near[1]!r}?" if near else ""
-        )
-    if "Traceback" in text:  # ml_collections includes the traceback of what get_config raised
-        return f"--config={given}: {text.splitlines()[-1]}"
-    if wrong := _find_cause(error):
-        return str(wrong)
-    if isinstance(error, flags.Error):
-        return " ".join(text.split())
-    return f"--config={given}: {type(error).__name__}: {' '.join(text.split())}"
-
-
-def _find_cause(error: BaseException | None) -> UserError | None:
-    """Returns the `UserError` that absl has wrapped into its own error, if there is one."""
-    while error and not isinstance(error, UserError):
-        error = error.__cause__ or error.__context__
-    return error
+def _refuse(words: Sequence[str]) -> None:
+    """Raises a UserError if words of a command line are no flags."""
+    if words:
+        raise UserError(f"unexpected arguments {list(words)}; flags are written --name=value")

@@ -14,9 +14,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from big_align.components.signatures import advise, list_settable, lookup, make, make_named
-from big_align.components.source_flags import make_source
-from big_align.components.tables import SOURCES
+from big_align.config.components.signatures import advise, list_settable, lookup, make, make_named
+from big_align.config.components.source_flags import make_source
+from big_align.config.components.tables import SOURCES
+from big_align.core.errors import ConfigError, UserError
+from big_align.core.nodes import Node
+from big_align.core.words import write_name
 from big_align.data.derived.relabeled_source import join_labels
 from big_align.data.derived.split_source import SplitSource
 from big_align.data.examples import Source
@@ -26,9 +29,6 @@ from big_align.data.loading.settings import SHARED, WINDOW
 from big_align.data.precomputed.shard_files import read_index
 from big_align.data.tags.tag_extraction import TagExtractor, Tagger, tag_shapes
 from big_align.data.tags.tag_list import TagList, read_tag_list
-from big_align.errors import ConfigError, UserError
-from big_align.nodes import Node
-from big_align.words import write_name
 
 HELD_OUT = "held_out"
 """Name of a source: the examples that a part of the training data holds out."""

@@ -11,9 +11,7 @@ import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from big_align.devices.compilation import use_cache
-from big_align.distributed import agreement
-from big_align.errors import (
+from big_align.core.errors import (
     BrokenDataError,
     ConfigError,
     MissingCheckpoint,
@@ -21,9 +19,12 @@ from big_align.errors import (
     suggest,
     tell_in_a_line,
 )
+from big_align.core.types import Evaluator, Objective
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.exhibits.exhibit import Show
 from big_align.evaluators.retrieval import Retrieval
-from big_align.exhibits.exhibit import Show
+from big_align.parallel.devices.compilation import use_cache
+from big_align.parallel.distributed import agreement
 from big_align.reports.report import refresh_report
 from big_align.runs import build, check
 from big_align.runs.initial_weights import read_initial_weights, take_settings
@@ -35,7 +36,6 @@ from big_align.training.saving.retention import Which
 from big_align.training.saving.step_folders import find_folder
 from big_align.training.state import describe_state, replace_weights
 from big_align.training.stopping import StopSignals
-from big_align.types import Evaluator, Objective
 
 
 def evaluate_all(

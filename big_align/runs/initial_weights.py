@@ -11,13 +11,22 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from big_align.components.from_init import FROM_INIT
+from big_align.config.components.from_init import FROM_INIT
+from big_align.config.defaults import complete_config
+from big_align.core.errors import ConfigError, WeightsMismatch, suggest
+from big_align.core.module_paths import fits, split_path
+from big_align.core.nodes import Node
+from big_align.core.types import Objective, Params
 from big_align.data.package_files import check_installed, locate
 from big_align.data.precomputed.embedding_files import read_centers
 from big_align.data.precomputed.shard_files import read_index
-from big_align.distributed import agreement
-from big_align.errors import ConfigError, WeightsMismatch, suggest
-from big_align.interop.transfer.settings import (
+from big_align.models.dual_encoder import TOWERS, DualEncoder
+from big_align.parallel.distributed import agreement
+from big_align.runs import build, dataset, restore, workdir
+from big_align.runs.program import Program
+from big_align.training.row_tables import Table, place_centers
+from big_align.training.state import TrainState, replace_weights
+from big_align.weights.transfer.settings import (
     COLORS,
     PROJECTIONS,
     describe_differences,
@@ -27,16 +36,7 @@ from big_align.interop.transfer.settings import (
     inherit_tower,
     list_names,
 )
-from big_align.interop.transfer.tables import belongs, count_leading, fit_table, place_arrays
-from big_align.models.dual_encoder import TOWERS, DualEncoder
-from big_align.module_paths import fits, split_path
-from big_align.nodes import Node
-from big_align.row_tables import Table, place_centers
-from big_align.runs import build, dataset, restore, workdir
-from big_align.runs.defaults import complete_config
-from big_align.runs.program import Program
-from big_align.training.state import TrainState, replace_weights
-from big_align.types import Objective, Params
+from big_align.weights.transfer.tables import belongs, count_leading, fit_table, place_arrays
 
 Flat = dict[str, np.ndarray]
 INIT = ("all", "image", "text")
@@ -127,7 +127,10 @@ def _find_settings(
                 f"config.init.{part} names nothing whose settings {FROM_INIT!r} could take; write "
                 f"--config.init.{part}=PATH"
             )
-    read = {path: describe_model(workdir.load(path)) for path in dict.fromkeys(paths.values())}
+    read = {
+        path: describe_model(workdir.read_pretrained(path))
+        for path in dict.fromkeys(paths.values())
+    }
     return {part: read[path] for part, path in paths.items()}
 
 
@@ -175,7 +178,7 @@ def read_initial_weights(
         path = sources.get(part)
         if not path:
             continue
-        source = workdir.load(path)
+        source = workdir.read_pretrained(path)
         found = place_arrays(source, part, path)
         wanted = [name for name in fresh if belongs(name, part)]
         fitting = [name for name in wanted if name in found]
@@ -216,22 +219,7 @@ def read_initial_weights(
 
 
 def read_initial_parameters(config: Node, params: Params) -> tuple[Flat, list[str]]:
-    """Reads the objective's own parameters that the config names earlier ones for.
-
-    It takes and returns what `read_initial_classifier` does, for that and the temperature.
-
-    Raises:
-      ConfigError: a source does not have what is named, or has it of another kind.
-    """
-    classifier, report = read_initial_classifier(config, params)
-    temperature, more = read_initial_temperature(config["init"], params)
-    return classifier | temperature, report + more
-
-
-def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[str]]:
-    """Reads the classifier that an objective starts from, if the config names one.
-
-    After a first run (`config.first`), it is the classifier of that run, if both have one.
+    """Reads the parameters of an objective's own that the config names earlier ones for.
 
     Args:
       config: config of the run.
@@ -241,14 +229,23 @@ def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[st
       Arrays by path, and a report, as for `read_initial_weights`.
 
     Raises:
-      ConfigError: the source has no classifier, or one for other classes.
+      ConfigError: a source has no classifier, or one for other classes, or no temperature; or the
+        objective learns none.
     """
+    classifier, report = _read_classifier(config, params)
+    temperature, more = _read_temperature(config["init"], params)
+    return classifier | temperature, report + more
+
+
+def _read_classifier(config: Node, params: Params) -> tuple[Flat, list[str]]:
+    """Reads the classifier; after a first run, it is that run's, if both have one."""
     init, where = config["init"], "config.init.classifier"
     named = init.get(CLASSIFIER)
     path = named or (init.get("all") if config.get("first") else None)
     if not path or CLASSIFIER not in params:
         return {}, []
-    read = workdir.read_classifier(Path(path)) if workdir.recognize_workdir(Path(path)) else None
+    is_run = workdir.recognize_workdir(Path(path))
+    read = workdir.TrainedRun(Path(path)).read_classifier() if is_run else None
     if read is None:
         if not named:
             return {}, []
@@ -262,21 +259,8 @@ def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[st
     return found, [f"init.classifier = {path}: {len(found)} of {len(fresh)} arrays taken"]
 
 
-def read_initial_temperature(init: Node, params: Params) -> tuple[Flat, list[str]]:
-    """Reads the temperature that an objective starts from, if the config names a model for it.
-
-    The bias comes with it, if both have one.
-
-    Args:
-      init: `config.init`.
-      params: fresh parameters of the objective, or their shapes.
-
-    Returns:
-      Arrays by path, and a report, as for `read_initial_weights`.
-
-    Raises:
-      ConfigError: the objective learns no temperature, or the model has none.
-    """
+def _read_temperature(init: Node, params: Params) -> tuple[Flat, list[str]]:
+    """Reads the temperature; the bias comes with it, if both have one."""
     where, named = f"config.init.{TEMPERATURE}", init.get(TEMPERATURE)
     if not named:
         return {}, []
@@ -287,7 +271,7 @@ def read_initial_temperature(init: Node, params: Params) -> tuple[Flat, list[str
     name = next((name for name in of if name in params), None)
     if name is None:
         raise ConfigError(f"{where} = {named!r}: the objective learns no temperature")
-    model = workdir.load(path)
+    model = workdir.read_pretrained(path)
     if model.temperature is None:
         raise ConfigError(f"{where}: {path} has no temperature; write --{where}=''")
     taken = {name: np.asarray(of[name](np.float64(model.temperature)), np.float32)}

@@ -9,15 +9,15 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from big_align.devices import choices, compilation, rematerialization, traced
-from big_align.devices.compiler_flags import choose_options
-from big_align.distributed import agreement
-from big_align.nodes import Node
+from big_align.core.nodes import Node
+from big_align.core.types import Batch, Metrics, Objective, Params
+from big_align.parallel.devices import choices, compilation, rematerialization, traced
+from big_align.parallel.devices.compiler_flags import choose_options
+from big_align.parallel.distributed import agreement
 from big_align.runs import build
 from big_align.training.flops import model_flops
 from big_align.training.state import TrainState, describe_state
 from big_align.training.step import compile_step, make_train_step, trace_step
-from big_align.types import Batch, Metrics, Objective, Params
 
 
 @dataclasses.dataclass(frozen=True)

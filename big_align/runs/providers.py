@@ -10,13 +10,13 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from big_align.components.models import build_model
-from big_align.components.signatures import list_given
+from big_align.config.components.models import build_model
+from big_align.config.components.signatures import list_given
+from big_align.core.errors import ConfigError
+from big_align.core.module_paths import fits, split_path
+from big_align.core.nodes import Node
 from big_align.data.labels.classes import ClassList
-from big_align.errors import ConfigError
 from big_align.models.dual_encoder import TOWERS, DualEncoder
-from big_align.module_paths import fits, split_path
-from big_align.nodes import Node
 from big_align.runs import dataset
 from big_align.training.layer_rates import LayerRates
 

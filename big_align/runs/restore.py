@@ -3,7 +3,7 @@
 import contextlib
 import math
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,21 +13,23 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 from ml_collections import ConfigDict
 
-from big_align.components.signatures import advise
-from big_align.configuration.config_files import CONFIG_JSON, read_config
-from big_align.configuration.fields import describe_fields
-from big_align.disk.regular_files import read_regular
-from big_align.errors import (
+from big_align.config.components.signatures import advise
+from big_align.config.config_files import CONFIG_JSON, read_config
+from big_align.config.defaults import complete_config
+from big_align.config.fields import describe_fields
+from big_align.core.errors import (
     CheckpointMismatch,
     ConfigError,
     MissingCheckpoint,
     UserError,
     put_in_a_line,
 )
-from big_align.nodes import Node
+from big_align.core.nodes import Node
+from big_align.core.regular_files import read_regular
+from big_align.core.types import Objective
+from big_align.core.whole_files import write_whole
 from big_align.reports.starts import compare_configs
 from big_align.runs import build
-from big_align.runs.defaults import complete_config
 from big_align.training.health.rewinds import SPREADS
 from big_align.training.logs.line_files import read_lines
 from big_align.training.logs.metrics import FILE
@@ -35,8 +37,6 @@ from big_align.training.saving.checkpoint import ATTEMPTS
 from big_align.training.saving.retention import Which
 from big_align.training.saving.step_folders import find_folder, list_steps, read_record
 from big_align.training.state import describe_state
-from big_align.types import Objective
-from big_align.whole_files import write_whole
 
 SIZES = "sizes"
 """What the sizes of the training data are called in the record of a checkpoint."""
@@ -59,14 +59,12 @@ def check_not_begun(workdir: str, folder: epath.Path) -> None:
     logged = max((line["step"] or 0 for line in lines), default=0)
     if not logged:
         return
-    before = former.get("checkpoint") or {}
-    there = find_folder(workdir, before.get("folder"))
+    there = find_folder(workdir, former.checkpoint.get("folder"))
     elsewhere = str(there) != str(folder) and (not there.exists() or list_steps(there))
-    # Each save waits for the one before it. Earlier versions leave out this file, or the fields.
+    # Each save waits for the one before it.
     saved = len(list(read_lines(pathlib.Path(workdir, SPREADS), ("step",)))) >= 2
-    most = (ATTEMPTS + 1) * (before.get("every") or math.inf)
-    finished = logged >= (former.get("total_steps") or math.inf)
-    if elsewhere or saved or finished or logged > most:
+    most = (ATTEMPTS + 1) * former.checkpoint.every
+    if elsewhere or saved or logged >= former.total_steps or logged > most:
         told = f"they were saved in {there}: set config.checkpoint.folder or " if elsewhere else ""
         raise UserError(
             f"{workdir} has logged {logged} steps, but there is no checkpoint in {folder}; {told}"
@@ -77,18 +75,24 @@ def check_not_begun(workdir: str, folder: epath.Path) -> None:
     print(f"{workdir} starts at step 0: it has no checkpoint, and {dropped} dropped")
 
 
-def check_sizes(workdir: str, checkpoint: epath.Path, sizes: Mapping[str, str]) -> None:
-    """Checks that the examples are those that a run began with, as far as their sizes tell.
+def check_continued(
+    config: Node, workdir: str, folder: epath.Path, step: int, sizes: Mapping[str, str]
+) -> None:
+    """Checks that a run can continue from a checkpoint that was restored, and tells from which.
 
     Args:
-      workdir: workdir of the run.
-      checkpoint: folder of the checkpoint that was restored; an earlier version's does not say.
+      config: config of this process.
+      workdir: the workdir; it has no config yet if another run has written the checkpoint.
+      folder: the folder of checkpoints.
+      step: the step of the checkpoint.
       sizes: `TrainingData.sizes` now.
 
     Raises:
-      CheckpointMismatch: the sizes differ; the message names the first part for which they do.
+      CheckpointMismatch: the examples are not those that the run began with, by their sizes; the
+        message names the first part that differs.
+      ConfigError: the run is to end before that step: nothing would be trained.
     """
-    saved = (read_record(checkpoint) or {}).get(SIZES, {})
+    saved = (read_record(folder / str(step)) or {}).get(SIZES, {})
     for name, size in sizes.items():
         if saved.get(name, size) != size:
             raise CheckpointMismatch(
@@ -96,34 +100,11 @@ def check_sizes(workdir: str, checkpoint: epath.Path, sizes: Mapping[str, str]) 
                 f"{workdir} would skip some and repeat others. Restore the data, or start another "
                 f"run from the weights with --config.init.all={workdir} and its own --workdir"
             )
-
-
-def check_total_steps(workdir: str, config: Node, step: int) -> None:
-    """Checks that a run is not to end before the step that it has reached.
-
-    Args:
-      workdir: workdir of the run.
-      config: config of this process.
-      step: the step of the checkpoint that was restored.
-
-    Raises:
-      ConfigError: it is; nothing would be trained.
-    """
     if config["total_steps"] < step:
         raise ConfigError(
             f"config.total_steps = {config['total_steps']}, but {workdir} has reached step {step}: "
             f"give at least {step}, or another --workdir"
         )
-
-
-def tell_origin(workdir: str, folder: epath.Path, step: int) -> None:
-    """Prints where a run continues, and whether another run may have written the checkpoint.
-
-    Args:
-      workdir: the workdir; it has no config yet if the run has not begun in it.
-      folder: the folder of checkpoints.
-      step: the step of the checkpoint that was restored.
-    """
     if jax.process_index() == 0:
         known = pathlib.Path(workdir, CONFIG_JSON).exists()
         other = f"; {workdir} has no {CONFIG_JSON}: another workdir may have written it"
@@ -149,58 +130,57 @@ def load_weights(
       CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
       MissingCheckpoint: there is no checkpoint, none of this step, or no best one.
     """
-    mesh = build.build_mesh(config)
-    objective = build.build_objective(config, mesh, tokenizer)
-    optimizer, _ = build.build_optimizer(config)
-    averaged = config.average_decay is not None
-    described, _ = describe_state(
-        objective, optimizer, build.example_batch(config, tokenizer), mesh, averaged=averaged
-    )
-    names = ("average",) if averaged else ("params", "model_state")
-    fields = {name: getattr(described, name) for name in names}
-    checkpointer = build.build_checkpointer(config, workdir, read_only=True)
-    with contextlib.closing(checkpointer), named_tokenizers(workdir, config, tokenizer):
-        restored = checkpointer.restore(fields, {"tokenizer": tokenizer.fingerprint}, step)
-        step = checkpointer.find(step)
-    if restored is None:
-        raise MissingCheckpoint(f"no complete checkpoint in {workdir}: train with it first")
-    params, model_state = restored["average"] if averaged else (restored[k] for k in names)
+    names = ("params", "model_state") if config.average_decay is None else ("average",)
+    record = {"tokenizer": tokenizer.fingerprint}
+    with named_tokenizers(workdir, config, tokenizer):
+        objective, mesh, restored, step = _load(config, workdir, tokenizer, names, record, step)
+    params, model_state = restored.get("average") or (restored[name] for name in names)
     return objective, mesh, {"params": params, "model_state": model_state}, step
 
 
 def load_table(
     config: Any, workdir: str, name: str, step: Which = None
 ) -> Float[np.ndarray, "k d"]:
-    """Loads the values of a table of rows, such as the class centers, without its padding.
+    """Loads the values of a table of rows, such as "centers", without its padding.
 
-    Args:
-      config: the config of the run.
-      workdir: workdir with the checkpoints.
-      name: name of the table, such as "centers".
-      step: step of the checkpoint, or "best"; None for the newest.
-
-    Raises:
-      UserError: the objective has no such table.
-      MissingCheckpoint: there is no complete checkpoint.
+    The other arguments and the errors are those of `load_weights`, and a UserError if the objective
+    has no such table.
     """
-    mesh, tokenizer = build.build_mesh(config), build.build_tokenizer(config)
+    tokenizer = build.build_tokenizer(config)
+    objective, _, restored, _ = _load(config, workdir, tokenizer, ("tables",), {}, step)
+    if name not in restored["tables"]:
+        raise UserError(
+            f"{workdir}: the objective {config.objective.name!r} has no table of {name}"
+        )
+    return np.asarray(restored["tables"][name].values)[: objective.table_sizes[name]]
+
+
+def _load(
+    config: Any,
+    workdir: str,
+    tokenizer: Any,
+    fields: Sequence[str],
+    record: Mapping[str, Any],
+    step: Which,
+) -> tuple[Objective, Mesh, dict[str, Any], int]:
+    """Restores fields of the state of a checkpoint whose record agrees; as `load_weights`."""
+    mesh = build.build_mesh(config)
     objective = build.build_objective(config, mesh, tokenizer)
     described, _ = describe_state(
         objective,
         build.build_optimizer(config)[0],
         build.example_batch(config, tokenizer),
         mesh,
+        averaged=config.average_decay is not None,
         row_optimizer=build.build_row_optimizer(config),
     )
-    if name not in described.tables:
-        raise UserError(
-            f"{workdir}: the objective {config.objective.name!r} has no table of {name}"
-        )
+    wanted = {name: getattr(described, name) for name in fields}
     with contextlib.closing(build.build_checkpointer(config, workdir, read_only=True)) as saved:
-        restored = saved.restore({"tables": described.tables}, {}, step)
+        restored = saved.restore(wanted, record, step)
+        step = saved.find(step)
     if restored is None:
         raise MissingCheckpoint(f"no complete checkpoint in {workdir}: train with it first")
-    return np.asarray(restored["tables"][name].values)[: objective.table_sizes[name]]
+    return objective, mesh, restored, step
 
 
 def read_former(workdir: str, name: str = CONFIG_JSON) -> ConfigDict | None:
@@ -269,11 +249,9 @@ def tell_consequences(former: Node, config: Node, step: int) -> Iterator[str]:
     """
     changes = compare_configs(_plain(former), _plain(config))
     causes = {k: v[0] for k, v in changes.items() if k.split(".")[0] in ("total_steps", "schedule")}
-    rates: list[float] = []
-    with contextlib.suppress(ConfigError, KeyError, TypeError):  # of an earlier version
-        before, after = map(build.build_schedule, (former, config))
-        rates = [float(before(step)), float(after(step)), float(before(step - 1))]
-    if causes and rates and not math.isclose(rates[0], rates[1], rel_tol=1e-3):
+    before, after = map(build.build_schedule, (former, config))
+    rates = [float(before(step)), float(after(step)), float(before(step - 1))]
+    if causes and not math.isclose(rates[0], rates[1], rel_tol=1e-3):
         names = ", ".join(f"config.{name}" for name in causes)
         rate = f"{rates[0] or rates[2]:.6g}"  # after the last step of a finished run it is 0
         hold = {"schedule.decay": "constant", "schedule.warmup_steps": 0}

@@ -17,17 +17,19 @@ import jax
 from clu import parameter_overview
 from jax.sharding import Mesh
 
-from big_align import sharding, whole_files
-from big_align.components.signatures import make
-from big_align.configuration.kept_files import keep_files
+from big_align.config.components.signatures import make
+from big_align.config.kept_files import keep_files
+from big_align.core import whole_files
+from big_align.core.errors import Rewound, Stopped
+from big_align.core.types import Evaluator, Objective, TrainingData
 from big_align.data.precomputed.embedding_files import ClusterFolder
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.devices.compilation import use_cache
-from big_align.distributed import agreement
-from big_align.errors import Rewound, Stopped
 from big_align.evaluators.embedder import Embedder
-from big_align.exhibits.clusters import show_clusters
-from big_align.exhibits.exhibit import Show
+from big_align.evaluators.exhibits.clusters import show_clusters
+from big_align.evaluators.exhibits.exhibit import Show
+from big_align.parallel.batches import place_batch, process_rows
+from big_align.parallel.devices.compilation import use_cache
+from big_align.parallel.distributed import agreement
 from big_align.reports import report, starts
 from big_align.reports.gallery import Gallery
 from big_align.runs import build, check, dataset, restore
@@ -49,7 +51,6 @@ from big_align.training.saving.ownership import own
 from big_align.training.saving.step_folders import read_record
 from big_align.training.state import TrainState
 from big_align.training.stopping import StopSignals
-from big_align.types import Evaluator, Objective, TrainingData
 
 PREPARING = "stopped on request before the first step; the same command continues"
 
@@ -205,12 +206,12 @@ def _run_on(
         with signals.interrupting(PREPARING):
             fed = cache_features(config, workdir)
             parts = _build_parts(config, fed)
-        rows = sharding.process_rows(parts.mesh, config.batch_size)
+        rows = process_rows(parts.mesh, config.batch_size)
         loader = stack.enter_context(build.build_train_loader(fed, parts.tokenizer, rows))
         agreement.check_data(loader.shards)
         record = {**parts.record, restore.SIZES: dict(loader.sizes)}
         # Errors in the data are reported before a workdir is created.
-        first_batch = sharding.place_batch(loader.batch(0), parts.mesh)
+        first_batch = place_batch(loader.batch(0), parts.mesh)
         stack.callback(report.refresh_report, workdir)
         run_time = RunTime(workdir, clock)
         stack.callback(run_time.report)
@@ -227,9 +228,8 @@ def _run_on(
         with clock.phase("restoring"), restore.named_tokenizers(workdir, config, parts.tokenizer):
             state = checkpointer.restore(program.state, parts.record)
         if state:
-            restore.check_sizes(workdir, checkpointer.folder / str(int(state.step)), loader.sizes)
-            restore.check_total_steps(workdir, config, int(state.step))
-            restore.tell_origin(workdir, checkpointer.folder, int(state.step))
+            found = checkpointer.folder, int(state.step)
+            restore.check_continued(config, workdir, *found, loader.sizes)
         else:
             restore.check_not_begun(workdir, checkpointer.folder)
             state = create_state(config, program, parts.tokenizer)
@@ -265,7 +265,7 @@ def _run_on(
             trackers=trackers,
         )
         batches = health.leave_out(loader.iterate, int(state.step))
-        placed = (sharding.place_batch(batch, parts.mesh) for batch in batches)
+        placed = (place_batch(batch, parts.mesh) for batch in batches)
         try:
             return loop.run(state, placed, step)
         except Rewound as decision:

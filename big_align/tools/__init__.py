@@ -2,7 +2,7 @@
 
 import sys
 
-from big_align import huge_pages
+from big_align.core import huge_pages
 
 if sys.argv[:1] == ["-m"]:  # run as python -m big_align.tools.NAME, whose module is imported next
     huge_pages.restart()

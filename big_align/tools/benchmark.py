@@ -28,7 +28,7 @@ from big_align.tools import command
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
-    from big_align.benchmarks.measuring.plans import DEFAULT_TASKS, EQUAL_CLASSES, TASKS
+    from big_align.suites.measuring.plans import DEFAULT_TASKS, EQUAL_CLASSES, TASKS
 
     parser = command.make_parser("benchmark", __doc__)
     parser.add_argument("--model", help="a workdir, or a folder or file of weights")
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def print_names() -> None:
     """Prints the suites and the data sets."""
-    from big_align.benchmarks import catalog
+    from big_align.suites import catalog
 
     lines = ["suites:", *(f"  {name:<18} {about}" for name, about in catalog.suites().items())]
     lines.append("data sets:")
@@ -116,19 +116,16 @@ def measure(options: argparse.Namespace) -> int:
     """Measures, and prints a table; returns 0 if something was measured and nothing failed."""
     import jax
 
-    from big_align.benchmarks.measuring import page, plans, results, runner
-    from big_align.benchmarks.measuring.embeddings import EmbeddingStore
-    from big_align.benchmarks.measuring.tasks import TaskSettings
+    from big_align.core.whole_files import check_file
     from big_align.data.loading.broken import check_fraction
-    from big_align.distributed import agreement, processes
-    from big_align.inference import loaded_model
+    from big_align.parallel.distributed import agreement
+    from big_align.suites.measuring import page, plans, results, runner
+    from big_align.suites.measuring.embeddings import EmbeddingStore
+    from big_align.suites.measuring.tasks import TaskSettings
     from big_align.training.stopping import StopSignals
-    from big_align.whole_files import check_file
+    from big_align.use.inference import loaded_model
 
-    if options.distributed:
-        processes.join_processes()
-    else:
-        processes.check_alone("add --distributed")
+    command.begin_processes(options.distributed)
     names = read_names(options.benchmarks, read_templates(options.template))
     settings = TaskSettings(
         read_numbers(options.shots), options.draws, equal_classes=options.equal_classes
@@ -174,8 +171,8 @@ def read_names(
     Raises:
       UserError: there is no name, or one is unknown, or a data set is in suites of other templates.
     """
-    from big_align.benchmarks import catalog
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
+    from big_align.suites import catalog
 
     names = command.split_names(text)
     if not names:
@@ -191,8 +188,8 @@ def read_templates(given: list[str] | None) -> tuple[str, ...] | None:
     Raises:
       UserError: a template has no place for the name, or several.
     """
+    from big_align.core.errors import UserError
     from big_align.data.labels import templates
-    from big_align.errors import UserError
 
     try:
         return None if given is None else templates.read_templates(given)
@@ -206,7 +203,7 @@ def read_numbers(text: str) -> tuple[int, ...]:
     Raises:
       UserError: the text is anything else.
     """
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
 
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):

@@ -20,13 +20,13 @@ import argparse
 import sys
 from typing import Any
 
-from big_align.components import signatures, tables
-from big_align.components.source_flags import add_source_flags, open_captions, read_values
+from big_align.config.components import signatures, tables
+from big_align.config.components.source_flags import add_source_flags, open_captions, read_values
+from big_align.core.errors import UserError
+from big_align.core.whole_files import check_file
 from big_align.data.labels.word_net import WordNet
 from big_align.data.tags import tag_counting, tag_list
-from big_align.errors import UserError
 from big_align.tools import command
-from big_align.whole_files import check_file
 
 SHOWN = 20
 

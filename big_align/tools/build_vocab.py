@@ -27,15 +27,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from absl import logging
 
-from big_align.components.source_flags import add_source_flags, open_captions
+from big_align.config.components.source_flags import add_source_flags, open_captions
+from big_align.core.errors import UserError
+from big_align.core.nodes import Node
+from big_align.core.progress import make_bar
+from big_align.core.whole_files import check_file
 from big_align.data.tags import tag_counting
 from big_align.data.text import vocabulary, word_counts
 from big_align.data.text.temperature import share_by_temperature
-from big_align.errors import UserError
-from big_align.nodes import Node
-from big_align.progress import make_bar
 from big_align.tools import command
-from big_align.whole_files import check_file
 
 SHOWN = 20
 """How many of the dropped characters are listed."""

@@ -42,8 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def classify(options: argparse.Namespace) -> int:
     """Prints a line for each image; returns 1 if any is broken."""
-    from big_align.errors import UserError
-    from big_align.inference.loaded_model import load
+    from big_align.core.errors import UserError
+    from big_align.use.inference.loaded_model import load
 
     if options.top < 1:
         raise UserError(f"--top is {options.top}; it must be at least 1")

@@ -18,8 +18,8 @@ import sys
 from big_align.tools import command
 
 
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
     parser = command.make_parser("cluster", __doc__)
     add = parser.add_argument
     add("--embeddings", required=True, help="the folder that big_align.tools.embed wrote")
@@ -76,28 +76,20 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     add("--block", type=int, help="centers to compare with at a time (256 on CPUs, else 8192)")
     add("--distributed", action="store_true", help="run as one of several processes, see launch/")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
-    return command.run(cluster, parse_arguments(arguments))
+    return command.run(cluster, parser.parse_args(arguments))
 
 
 def cluster(options: argparse.Namespace) -> None:
     """Clusters, and prints what was done."""
-    from big_align import sharding
-    from big_align.clusters import cluster_embeddings
     from big_align.data.precomputed.embedding_files import EmbeddingFolder
-    from big_align.distributed import agreement, processes
+    from big_align.parallel.distributed import agreement
+    from big_align.parallel.meshes import make_mesh
+    from big_align.use.clusters import cluster_embeddings
 
-    if options.distributed:
-        processes.join_processes()
-    else:
-        processes.check_alone("add --distributed")
+    command.begin_processes(options.distributed)
     fields = cluster_embeddings.Plan._fields
     plan = cluster_embeddings.Plan(**{name: getattr(options, name) for name in fields})
-    rows, mesh = EmbeddingFolder(options.embeddings), sharding.make_mesh()
+    rows, mesh = EmbeddingFolder(options.embeddings), make_mesh()
     sizes = options.block, options.chunk
     centers = cluster_embeddings.find_centers(rows, plan, options.output, mesh, *sizes, say=say)
     labels = cluster_embeddings.write_labels(rows, centers, plan, options.output, mesh, *sizes)

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from big_align import library_messages, whole_files
-from big_align.configuration.home_folder import expand_home
-from big_align.distributed import processes
-from big_align.errors import Stopped, UserError
+from big_align.config.home_folder import expand_home
+from big_align.core import library_messages, whole_files
+from big_align.core.errors import Stopped, UserError
+from big_align.parallel.distributed import processes
 
 
 def split_names(text: str) -> list[str]:
@@ -42,6 +42,14 @@ def make_parser(name: str, doc: str | None, **settings: Any) -> argparse.Argumen
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **settings,
     )
+
+
+def begin_processes(distributed: bool) -> None:
+    """Joins the other processes, or refuses to be one of several without --distributed."""
+    if distributed:
+        processes.join_processes()
+    else:
+        processes.check_alone("add --distributed")
 
 
 def local_path(text: str) -> pathlib.Path:

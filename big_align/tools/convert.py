@@ -17,10 +17,10 @@ import sys
 
 import jax
 
-from big_align.interop import api
-from big_align.interop.formats.pretrained import Pretrained
 from big_align.runs import workdir
 from big_align.tools import command
+from big_align.weights import api
+from big_align.weights.formats.pretrained import Pretrained
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def convert(options: argparse.Namespace) -> None:
     """Converts, and prints what the model is."""
-    pretrained = workdir.load(options.input)
+    pretrained = workdir.read_pretrained(options.input)
     texts = options.format in api.TEXTS_ALONE and options.part != "image"
     part = "text" if texts else options.part
     written = pretrained.tower(part) if part else pretrained

@@ -15,15 +15,15 @@ classes have no description.
 import argparse
 import sys
 
+from big_align.core.whole_files import check_file
 from big_align.data.labels import descriptions
 from big_align.data.labels.classes import read_classes, write_classes
 from big_align.data.labels.word_net import WordNet
 from big_align.tools import command
-from big_align.whole_files import check_file
 
 
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
     parser = command.make_parser("describe_classes", __doc__)
     parser.add_argument(
         "--classes",
@@ -48,12 +48,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "for a class that is only an id",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
-    return command.run(describe, parse_arguments(arguments))
+    return command.run(describe, parser.parse_args(arguments))
 
 
 def describe(options: argparse.Namespace) -> None:

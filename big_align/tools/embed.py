@@ -39,7 +39,7 @@ from big_align.tools import command
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
-    from big_align.components.source_flags import add_source_flags
+    from big_align.config.components.source_flags import add_source_flags
 
     parser = command.make_parser("embed", __doc__)
     parser.add_argument("--model", required=True, help="a workdir, or a folder or file of weights")
@@ -85,13 +85,10 @@ def embed(options: argparse.Namespace) -> None:
     """Embeds, and prints what was done."""
     from big_align.data.precomputed import single_files
     from big_align.data.precomputed.embedding_files import EmbeddingFolder
-    from big_align.distributed import agreement, processes
+    from big_align.parallel.distributed import agreement
 
     _check(options)
-    if options.distributed:
-        processes.join_processes()
-    else:
-        processes.check_alone("add --distributed")
+    command.begin_processes(options.distributed)
     output, embed_into = options.output, _embed_texts if options.what == "text" else _embed_images
     dtype = options.dtype or ("float32" if output.suffix == ".parquet" else "float16")
     if output.suffix not in single_files.ENDINGS:
@@ -115,9 +112,9 @@ def embed(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     """Raises UserError if flags are wrong, do not go together, or the output exists already."""
+    from big_align.core.errors import UserError
     from big_align.data.loading.broken import check_fraction
     from big_align.data.precomputed.single_files import ENDINGS, OTHER_ENDINGS
-    from big_align.errors import UserError
 
     check_fraction(options.max_broken_fraction)
     if options.what != "text" and (options.column or options.key_column):
@@ -139,13 +136,12 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str) -> None:
-    from big_align.clusters import embed_source
-    from big_align.components.source_flags import open_source
-    from big_align.distributed import agreement
-    from big_align.runs import workdir
+    from big_align.config.components.source_flags import open_source
+    from big_align.parallel.distributed import agreement
+    from big_align.runs import embed_source, workdir
 
     source, node = open_source(options.source, options.source_name, options.source_argument)
-    pretrained = workdir.load(options.model)
+    pretrained = workdir.read_pretrained(options.model)
     encoder = embed_source.make_encoder(
         pretrained, options.what, options.transform, options.batch_size
     )
@@ -163,8 +159,8 @@ def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str)
 
 
 def _embed_texts(options: argparse.Namespace, folder: pathlib.Path, dtype: str) -> None:
-    from big_align.components.source_flags import TEXT, open_source, recognize_source
-    from big_align.inference import embed_texts, loaded_model, text_shards
+    from big_align.config.components.source_flags import TEXT, open_source, recognize_source
+    from big_align.use.inference import embed_texts, loaded_model, text_shards
 
     path, name = options.source, options.source_name
     if options.column:

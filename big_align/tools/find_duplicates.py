@@ -93,14 +93,14 @@ def find_duplicates(options: argparse.Namespace) -> None:
     """Finds near-duplicates, writes the list and prints a summary."""
     from absl import logging
 
-    from big_align import sharding
-    from big_align.duplicates import twin_list, twin_page
-    from big_align.duplicates.embedded_files import EmbeddedFiles, make_unit_encoder
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
+    from big_align.core.whole_files import check_file
+    from big_align.parallel.meshes import make_mesh
     from big_align.prepare import storage
     from big_align.prepare.inputs import find_inputs
     from big_align.runs import workdir
-    from big_align.whole_files import check_file
+    from big_align.use.duplicates import twin_list, twin_page
+    from big_align.use.duplicates.embedded_files import EmbeddedFiles, make_unit_encoder
 
     logging.set_verbosity(logging.ERROR)  # raw pairs have many broken images, which are counted
     threshold = twin_list.THRESHOLD if options.threshold is None else options.threshold
@@ -115,7 +115,7 @@ def find_duplicates(options: argparse.Namespace) -> None:
     for path in options.against:
         parts += twin_list.part_sets(find_against(options, path))
     encoder = make_unit_encoder(
-        workdir.load(options.model), options.what, options.transform, options.batch_size
+        workdir.read_pretrained(options.model), options.what, options.transform, options.batch_size
     )
     told = f"{options.model}: {encoder.what}, images by {encoder.transform}"
     print(told, flush=True)
@@ -131,7 +131,7 @@ def find_duplicates(options: argparse.Namespace) -> None:
             raise UserError(f"--against: {name} cannot be read: {why}")
     training = EmbeddedFiles(inputs, encoder, work)
     training.embed("embed --input")
-    found = twin_list.find_twins(training, tests, settings, sharding.make_mesh())
+    found = twin_list.find_twins(training, tests, settings, make_mesh())
     entries = twin_list.write_entries(found, training, tests, options.keys == "own")
     storage.write_lines(options.output, entries)
     lines = [twin_list.tell(found, training.count_broken(), tests)]
@@ -148,9 +148,9 @@ def find_against(options: argparse.Namespace, path: str):
     """Lists the files of test images, which need no captions; messages name --against."""
     import dataclasses
 
-    from big_align.components import tables
-    from big_align.components.signatures import list_settable, lookup
-    from big_align.errors import UserError
+    from big_align.config.components import tables
+    from big_align.config.components.signatures import list_settable, lookup
+    from big_align.core.errors import UserError
     from big_align.prepare.inputs import find_inputs
 
     given = tuple(options.against_argument)

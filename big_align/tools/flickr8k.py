@@ -13,7 +13,7 @@ data/flickr8k.
 import argparse
 import sys
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.tools import command
 
 

@@ -23,7 +23,7 @@ from big_align.tools import command
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
-    from big_align.components.source_flags import add_source_flags
+    from big_align.config.components.source_flags import add_source_flags
 
     parser = command.make_parser("index", __doc__)
     add = parser.add_argument
@@ -69,11 +69,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def index(options: argparse.Namespace) -> None:
     """Builds the index, and prints what was done."""
-    from big_align.components.source_flags import open_source
-    from big_align.distributed import processes
-    from big_align.errors import UserError
-    from big_align.inference.loaded_model import load
-    from big_align.search.index_building import IndexBuilder
+    from big_align.config.components.source_flags import open_source
+    from big_align.core.errors import UserError
+    from big_align.parallel.distributed import processes
+    from big_align.use.inference.loaded_model import load
+    from big_align.use.search.index_building import IndexBuilder
 
     processes.check_alone("an index is built by one process; start it without a launcher")
     if not 0 < options.recall <= 1:
@@ -105,8 +105,8 @@ def read_metadata(options: argparse.Namespace, source: Any) -> Any:
     """Reads the table of metadata that is named, or else the columns of the source."""
     from absl import logging
 
-    from big_align.errors import UserError
-    from big_align.search import metadata
+    from big_align.core.errors import UserError
+    from big_align.use.search import metadata
 
     if options.metadata is not None:
         return metadata.MetadataTable(options.metadata, options.metadata_key)

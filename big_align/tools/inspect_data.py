@@ -24,8 +24,8 @@ REPEATED = (
 )
 
 
-def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Reads the command line; also returns the rest of it, the overrides of the config."""
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
     parser = command.make_parser("inspect_data", __doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--config", required=True, help="the config file")
@@ -35,28 +35,19 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
     add("--pictures", type=int, default=24, help="number of pictures to show (%(default)s)")
     add("--seed", type=int, default=0, help="random seed (%(default)s)")
     add("--output", default="data.html", help="the page to write (%(default)s)")
-    options, rest = parser.parse_known_args(arguments)
-    for argument in rest:
-        if not argument.startswith("--config."):
-            parser.error(f"unknown argument {argument}")
-    return options, rest
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
-    options, overrides = parse_arguments(arguments)
+    options, overrides = parser.parse_known_args(arguments)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     return command.run(inspect, options, overrides)
 
 
 def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
     """Looks at every part of the data, prints the numbers and writes the page."""
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
+    from big_align.core.whole_files import check_file, write_whole
     from big_align.plots import data_page
     from big_align.runs import build, dataset
     from big_align.runs.command_line import load_config
     from big_align.runs.initial_weights import take_settings
-    from big_align.whole_files import check_file, write_whole
 
     if not (options.examples == "all" or options.examples.isdecimal() and int(options.examples)):
         raise UserError(f"--examples={options.examples} is neither a number above 0 nor all")
@@ -88,7 +79,7 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
 
 
 def _inspect_part(config: Any, part: Any, source: Any, tokenizer: Any, options: Any) -> Any:
-    from big_align.components import signatures, tables, transforms
+    from big_align.config.components import signatures, tables, transforms
     from big_align.data.labels.prompts import choose_templates
     from big_align.data.labels.templates import fill_templates
     from big_align.data.loading import inspection

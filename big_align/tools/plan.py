@@ -84,9 +84,6 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
         "of the memory",
     )  # fmt: skip
     options, rest = parser.parse_known_args(arguments)
-    for argument in rest:
-        if not argument.startswith("--config."):
-            parser.error(f"unknown argument {argument}")
     if options.search and options.chips:
         parser.error("--search looks for a setting for one machine: give it, or --chips")
     return options, rest
@@ -122,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
     """Compiles what is asked for, and prints it; returns 0 if any fits, 3 if none does."""
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
     from big_align.planning import host_speed
     from big_align.runs.command_line import load_config
 
@@ -174,7 +171,7 @@ def _compile(
 
 def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:
     """Tries choices; shows each when it is done, and the cheapest at the end."""
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
     from big_align.planning import search
     from big_align.planning.machines import count_devices
     from big_align.planning.report import format_comparison, format_report
@@ -206,7 +203,7 @@ def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:
 
 def _compare(options, overrides, speed, show) -> list[dict[str, Any]]:
     """Compiles for several machines, and shows each when it is done."""
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
     from big_align.planning.machines import count_chips, same_size
     from big_align.planning.report import format_comparison
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from absl import logging
 
-from big_align.errors import UserError, suggest
+from big_align.core.errors import UserError, suggest
 from big_align.prepare import rules as rules_of
 from big_align.prepare.shards import FORMATS
 from big_align.tools import command
@@ -145,6 +145,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> None:
     width = choose_width(options.sketch_megabytes)
     if options.format == "array_record":
         import_array_record()
+    # argparse has no other list of a parser's flags, which Beam must not take for its own.
     ours = [option for action in make_parser()._actions for option in action.option_strings]
     beam = job.import_pipelines().read_options(flags, ours)
     output = options.output.rstrip("/") or "/"

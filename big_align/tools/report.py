@@ -11,9 +11,9 @@ time went, and commands to continue with. Nothing is computed again, so the run 
 import argparse
 import sys
 
+from big_align.core.whole_files import check_file
 from big_align.reports.report import write_report
 from big_align.tools import command
-from big_align.whole_files import check_file
 
 
 def main(arguments: list[str] | None = None) -> int:

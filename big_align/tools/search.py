@@ -61,9 +61,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def search(options: argparse.Namespace) -> None:
     """Searches, and prints or writes what was found."""
-    from big_align.search import results
-    from big_align.search.search_index import load_index
-    from big_align.whole_files import check_file, write_whole
+    from big_align.core.whole_files import check_file, write_whole
+    from big_align.use.search import results
+    from big_align.use.search.search_index import load_index
 
     if options.output is not None:
         check_file(options.output, endings=[".json", ".html"])
@@ -94,7 +94,7 @@ def read_weights(text: str | None) -> list[float] | None:
     Raises:
       UserError: one is not a number.
     """
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
 
     if text is None:
         return None

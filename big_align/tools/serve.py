@@ -20,8 +20,8 @@ from big_align.tools import command
 TOKEN_LEAST = 16  # characters
 
 
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
     parser = command.make_parser("serve", __doc__)
     add = parser.add_argument
     add("--index", required=True, help="the folder that big_align.tools.index wrote")
@@ -38,26 +38,21 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--max_pixels", type=int, default=50_000_000, help="maximum pixels per upload (%(default)s)"
     )
     add("--model", help="where the model of the index is now (default: where it was)")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the command until it is stopped; returns its exit status."""
-    return command.run(serve, parse_arguments(arguments))
+    return command.run(serve, parser.parse_args(arguments))
 
 
 def serve(options: argparse.Namespace) -> None:
     """Serves until it is stopped."""
+    from big_align.core.errors import UserError
     from big_align.data.images.decoding import MAX_PIXELS
-    from big_align.errors import UserError
 
     try:
         import uvicorn
 
-        from big_align.search import server
+        from big_align.use.search import server
     except ImportError as error:
         raise UserError(f"{error.name} is missing: pip install -e '.[serve]'") from error
-    from big_align.search.search_index import load_index
+    from big_align.use.search.search_index import load_index
 
     local = options.host in server.LOOPBACK
     if not local and len(options.token or "") < TOKEN_LEAST:

@@ -22,15 +22,15 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from big_align.components.source_flags import add_source_flags, open_source
+from big_align.config.components.source_flags import add_source_flags, open_source
+from big_align.core.errors import UserError
+from big_align.core.regular_files import map_array
 from big_align.data.boundary import name_example
 from big_align.data.examples import Source
 from big_align.data.images.image_ops import Transform
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
 from big_align.data.precomputed.shard_files import list_shards
-from big_align.disk.regular_files import map_array
-from big_align.errors import UserError
-from big_align.exhibits.clusters import Place, find_examples
+from big_align.evaluators.exhibits.clusters import Place, find_examples
 from big_align.plots import cluster_pictures
 from big_align.runs import workdir
 from big_align.tools import command
@@ -186,7 +186,7 @@ def read_centers(path: str) -> np.ndarray:
       UserError: it is not an array, or has another shape.
     """
     if os.path.isdir(path):
-        return workdir.read_centers(Path(path))
+        return workdir.TrainedRun(Path(path)).read_centers()
     centers = map_array(path)
     if centers.ndim != 2:
         raise UserError(f"{path} is {list(centers.shape)}; centers are [k d]")
@@ -220,7 +220,7 @@ def take_labels(clusters: ClusterFolder, numbers: np.ndarray) -> np.ndarray:
 
 def draw_patches(model: str, source: Source, chosen: list[Place]) -> Figure:
     """Draws the components of the patches of the chosen images (Fig. 6)."""
-    pretrained = workdir.load(model)
+    pretrained = workdir.read_pretrained(model)
     prepare = Transform(cluster_pictures.find_preprocessing(pretrained).transform)
     images = []
     for place in chosen:

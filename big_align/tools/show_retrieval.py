@@ -20,8 +20,8 @@ SEED = flags.DEFINE_integer("seed", 0, "Random seed for choosing queries.")
 
 def main() -> None:
     """Runs the command."""
-    from big_align.exhibits.pixels import read_pixels
-    from big_align.exhibits.retrieval import choose_queries
+    from big_align.evaluators.exhibits.pixels import read_pixels
+    from big_align.evaluators.exhibits.retrieval import choose_queries
     from big_align.plots import retrieval_pictures
     from big_align.plots.picture_files import check_picture
     from big_align.runs import build, check, evaluate

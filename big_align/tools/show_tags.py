@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from big_align.data.tags.tag_list import TagList
-    from big_align.exhibits.pixels import Pixels
-    from big_align.exhibits.tags import Found
+    from big_align.evaluators.exhibits.pixels import Pixels
+    from big_align.evaluators.exhibits.tags import Found
     from big_align.objectives.parts.tag_texts import TagTexts
 
 OUTPUT = flags.DEFINE_string("output", "tags.png", "The picture to write (png, pdf, svg).")
@@ -54,7 +54,7 @@ def choose_evaluator(config: Any, name: str | None) -> str:
     Raises:
       ConfigError: there is none, or none of that name.
     """
-    from big_align.errors import ConfigError, suggest
+    from big_align.core.errors import ConfigError, suggest
     from big_align.evaluators.found_tags import FoundTags
     from big_align.runs import build
 
@@ -86,10 +86,10 @@ def judge_texts(
     Raises:
       UserError: tags are found in fewer than two photographs, or the judge cannot be read.
     """
-    from big_align.exhibits.tag_texts import measure_fit, write_texts
-    from big_align.inference.loaded_model import load
+    from big_align.evaluators.exhibits.tag_texts import measure_fit, write_texts
     from big_align.objectives.parts.tag_texts import choose_written
     from big_align.plots.tag_pictures import draw_fits
+    from big_align.use.inference.loaded_model import load
 
     written = texts.keep_fitting(choose_written(found.given, found.found, retain))
     rows, captions, of_tags = write_texts(found, tags.names, written)
@@ -105,8 +105,8 @@ def judge_texts(
 
 def main() -> None:
     """Runs the command."""
-    from big_align.exhibits import tags
-    from big_align.exhibits.pixels import read_pixels
+    from big_align.evaluators.exhibits import tags
+    from big_align.evaluators.exhibits.pixels import read_pixels
     from big_align.objectives.parts.tag_texts import TagTexts
     from big_align.plots import tag_pictures
     from big_align.plots.picture_files import check_picture

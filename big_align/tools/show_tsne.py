@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-    from big_align.inference.loaded_model import LoadedModel
+    from big_align.use.inference.loaded_model import LoadedModel
 
 from big_align.tools import command
 
@@ -29,8 +29,8 @@ CHUNK = 1000
 """How many names are embedded at a time, with all of their templates."""
 
 
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
     parser = command.make_parser("show_tsne", __doc__)
     add = parser.add_argument
     add("--models", nargs="+", required=True, help="workdirs, or folders or files of weights")
@@ -50,22 +50,17 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--most", type=int, default=1000, help="most names of a list in the map (%(default)s)")
     add("--seed", type=int, default=0, help="random seed (%(default)s)")
     add("--output", default="tsne.png", help="the picture to write: png, pdf or svg (%(default)s)")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
-    return command.run(show, parse_arguments(arguments))
+    return command.run(show, parser.parse_args(arguments))
 
 
 def show(options: argparse.Namespace) -> None:
     """Embeds the names with every model and writes the picture."""
+    from big_align.core.errors import UserError
     from big_align.data.labels.classes import read_classes
     from big_align.data.labels.prompts import choose_templates, fill_class_templates
-    from big_align.errors import UserError
-    from big_align.inference.loaded_model import load
     from big_align.plots.picture_files import check_picture
     from big_align.plots.tsne_pictures import Concepts, draw_concepts
+    from big_align.use.inference.loaded_model import load
 
     check_picture(options.output)
     if options.most < 1:
@@ -125,7 +120,7 @@ def find_queries(given: str | None, names: tuple[str, ...], where: str) -> list[
     Raises:
       UserError: a name is not in the list.
     """
-    from big_align.errors import UserError
+    from big_align.core.errors import UserError
 
     wanted = command.split_names(given or "")
     for name in wanted:

@@ -17,12 +17,12 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 from jax.sharding import Mesh
 
-from big_align.devices import rematerialization
-from big_align.kernels.stated_flops import read_flops
+from big_align.core.types import Objective
+from big_align.parallel.devices import rematerialization
+from big_align.parallel.kernels.stated_flops import read_flops
 from big_align.training.optimizers import frozen_mask
 from big_align.training.state import TrainState
 from big_align.training.step import full_gradients
-from big_align.types import Objective
 
 
 def count(function: Callable, *arguments: Any) -> float:

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from big_align.errors import UserError
-from big_align.module_paths import fits, split_path
-from big_align.types import Params
+from big_align.core.errors import UserError
+from big_align.core.module_paths import fits, split_path
+from big_align.core.types import Params
 
 BLOCK = re.compile(r"block_(\d+)")
 BETWEEN = re.compile(r"merge_\d+")

@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import optax
 
-from big_align.distributed import agreement, processes
-from big_align.errors import Stopped
+from big_align.core.errors import Stopped
+from big_align.core.types import Batch, Metrics
+from big_align.parallel.distributed import agreement, processes
 from big_align.training.health.rewinds import HEALTH, Health
 from big_align.training.logs.evaluations import EvaluationLog
 from big_align.training.logs.goodput import RunTime
@@ -22,7 +23,6 @@ from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import TrainState
 from big_align.training.stopping import StopSignals
 from big_align.training.watchdog import Watchdog
-from big_align.types import Batch, Metrics
 
 
 class MetricQueue:

@@ -18,12 +18,12 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from big_align.errors import UserError
-from big_align.module_paths import fits, split_path
-from big_align.nodes import Given
-from big_align.row_tables import RowOptimizer
+from big_align.core.errors import UserError
+from big_align.core.module_paths import fits, split_path
+from big_align.core.nodes import Given
+from big_align.core.types import Params
 from big_align.training.layer_rates import UNIFORM, LayerRates, list_names, scale_by_rates
-from big_align.types import Params
+from big_align.training.row_tables import RowOptimizer
 
 DECAYS = ("linear", "cosine", "step", "constant")
 OPTIMIZERS = ("lamb", "adamw", "sgd")

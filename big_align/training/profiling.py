@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 
 def parse_steps(text: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import jax
 
-from big_align.errors import Stopped
+from big_align.core.errors import Stopped
 
 SAME_REQUEST_SECONDS = 1.0
 """Signals this close together are one request: launchers and `timeout` send each one twice."""

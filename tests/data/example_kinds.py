@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from samples import encode_image, make_pixels, write_tar
 
-from big_align.components.signatures import make_named
-from big_align.components.tables import SOURCES
+from big_align.config.components.signatures import make_named
+from big_align.config.components.tables import SOURCES
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline

@@ -7,14 +7,14 @@ from typing import Any
 
 from example_kinds import DEEP, SIZE, VICTIM, Path, Random, Spoil, vary
 
-from big_align.components.signatures import make_named
-from big_align.components.tables import SOURCES
+from big_align.config.components.signatures import make_named
+from big_align.config.components.tables import SOURCES
+from big_align.core.errors import UserError
 from big_align.data.text.byte_pairs import byte_letters
 from big_align.data.text.roberta_tokenizer import RobertaTokenizer
 from big_align.data.text.tokenizers import SPECIAL_TOKENS, list_wordpieces
-from big_align.errors import UserError
-from big_align.search.metadata import MetadataTable, read_source
-from big_align.search.source_entries import IndexEntry
+from big_align.use.search.metadata import MetadataTable, read_source
+from big_align.use.search.source_entries import IndexEntry
 
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", *byte_letters().values())
 

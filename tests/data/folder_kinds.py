@@ -12,8 +12,8 @@ from example_kinds import SIZE, Path, Random, Spoil, digest
 from PIL import Image
 from samples import encode_image, make_pixels
 
-from big_align.components.signatures import make_named
-from big_align.components.tables import SOURCES
+from big_align.config.components.signatures import make_named
+from big_align.config.components.tables import SOURCES
 from big_align.data.loading.evaluation_loader import EvalLoader
 
 

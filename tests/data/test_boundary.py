@@ -10,6 +10,7 @@ from example_kinds import Utf8Tokenizer
 from loaders import make_loader
 from samples import encode_image, make_array, make_members, write_tar
 
+from big_align.core.errors import BrokenDataError, UserError
 from big_align.data.boundary import ONE_EXAMPLE
 from big_align.data.examples import BrokenExample
 from big_align.data.images import image_ops
@@ -18,7 +19,6 @@ from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.folder_source import FolderSource
 from big_align.data.sources.tar_source import TarSource
-from big_align.errors import BrokenDataError, UserError
 
 EXCEPTIONS = [RecursionError("deep"), MemoryError(), OSError(40, "loop"), OverflowError("1e999")]
 

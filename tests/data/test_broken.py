@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from big_align.core.errors import BrokenDataError
 from big_align.data.examples import BrokenExample
 from big_align.data.loading.broken import READ_BEFORE_STOP, BrokenTally
 from big_align.data.loading.stream import ExampleStream
 from big_align.data.sources.array_source import ArraySource
-from big_align.errors import BrokenDataError
 
 SIZE = 10_000
 

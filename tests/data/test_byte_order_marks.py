@@ -7,6 +7,7 @@ import tarfile
 
 import pytest
 
+from big_align.core.errors import UserError
 from big_align.data import files
 from big_align.data.examples import BrokenExample, clean_captions
 from big_align.data.labels.classes import read_classes
@@ -18,10 +19,9 @@ from big_align.data.sources.tar_source import TarSource
 from big_align.data.tags.tag_counting import read_names
 from big_align.data.text import piece_files, roberta_tokenizer, vocabulary
 from big_align.data.text.tokenizers import list_wordpieces
-from big_align.errors import UserError
-from big_align.inference.text_shards import list_column, list_lines
-from big_align.interop.formats.text_files import read_json
 from big_align.prepare.steps import read_listed
+from big_align.use.inference.text_shards import list_column, list_lines
+from big_align.weights.formats.text_files import read_json
 from tests.data.samples import encode_image, make_pixels
 
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-32")

@@ -12,19 +12,19 @@ import pytest
 from loaders import WORDS, assert_equal
 from samples import encode_image, make_pixels, write_tar
 
+from big_align.core.errors import UserError
 from big_align.data.examples import BrokenExample, Caption, Example, language_of
 from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.loader import TrainLoader
-from big_align.data.loading.randomness import PositionRandom
 from big_align.data.loading.rows import RowStream
+from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.loading.stream import ExampleStream
 from big_align.data.loading.text_samplers import CaptionSampler, LanguageSampler
 from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.tar_source import TarSource
-from big_align.data.text.language_counts import count_languages, count_mixed_languages
+from big_align.data.text.caption_checks import count_languages, count_mixed_languages
 from big_align.data.text.temperature import share_by_temperature
-from big_align.errors import UserError
 
 TEXTS = {"en": ["number 1", "n 1"], "de": ["number 2", "n 2"], "fr": ["number 3"]}
 COUNTS = {"en": 500, "de": 400, "fr": 100}

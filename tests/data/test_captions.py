@@ -8,7 +8,8 @@ import pytest
 from loaders import make_sampler
 from samples import encode_image, make_members, make_pixels, write_tar
 
-from big_align.components.signatures import make
+from big_align.config.components.signatures import make
+from big_align.core.errors import ConfigError, UserError
 from big_align.data.examples import BrokenExample, clean_captions
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.coco_source import CocoSource
@@ -17,7 +18,6 @@ from big_align.data.sources.folder_source import FolderSource
 from big_align.data.sources.image_folder import read_image_folder
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
-from big_align.errors import ConfigError, UserError
 
 SAMPLER = make_sampler(WordTokenizer(("a",), length=2))
 

@@ -7,6 +7,7 @@ import fsspec
 import pytest
 
 import big_align.data.labels.classes
+from big_align.core.errors import UserError
 from big_align.data.labels.classes import (
     ClassList,
     built_in_names,
@@ -15,7 +16,6 @@ from big_align.data.labels.classes import (
     write_classes,
 )
 from big_align.data.labels.name_files import read_names
-from big_align.errors import UserError
 
 CRANES = ClassList(
     ("heron", "crane", "crane"), ("", "a bird", "lifts, and lowers"), ("n1", "n2", ""), ("a {}.",)

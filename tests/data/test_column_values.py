@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from big_align.data.column_values import type_column, write_key
-from big_align.search.filters import apply_filters
+from big_align.use.search.filters import apply_filters
 
 LOOK_ALIKE = [
     "007", "7", "00501", "501", "1e3", "1000", "10000000000000000003", "10000000000000000004",
@@ -17,13 +17,16 @@ LOOK_ALIKE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("texts", itertools.combinations(LOOK_ALIKE, 2))
-def test_a_filter_finds_the_rows_with_that_text_and_no_others(texts):
-    texts = [*texts, None, texts[0]]
-    table = pa.table({"id": type_column(texts)})
-    for text in ("nan" not in texts) * texts[:2]:  # which may be a missing number
-        found = apply_filters(table, [f"id={text}"])
-        assert np.flatnonzero(found).tolist() == [n for n, x in enumerate(texts) if x == text]
+def test_a_filter_finds_the_rows_with_that_text_and_no_others():
+    wrong = []
+    for one, other in itertools.combinations(LOOK_ALIKE, 2):
+        texts = [one, other, None, one]
+        table = pa.table({"id": type_column(texts)})
+        for text in ("nan" not in texts) * texts[:2]:  # which may be a missing number
+            found = np.flatnonzero(apply_filters(table, [f"id={text}"])).tolist()
+            if found != [n for n, x in enumerate(texts) if x == text]:
+                wrong.append((text, texts, found))
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from samples import encode_image, make_pixels
 
+from big_align.core.errors import UserError
 from big_align.data.examples import BrokenExample, Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.csv_source import CsvSource
-from big_align.errors import UserError
 
 
 @pytest.fixture

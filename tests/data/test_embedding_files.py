@@ -7,11 +7,11 @@ import shutil
 import numpy as np
 import pytest
 
+from big_align.core.errors import UserError
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
 from big_align.data.precomputed.shard_files import Shard
 from big_align.data.sources.array_source import ArraySource
-from big_align.errors import UserError
 from tests.embedding_folder import write_embeddings
 
 COUNTS = (5, 0, 3, 7)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from samples import BROKEN, break_some
 
+from big_align.core.errors import BrokenDataError
 from big_align.data.examples import BrokenExample
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.tar_source import TarSource
-from big_align.errors import BrokenDataError
 
 
 def test_evaluation_counts_every_example_once_in_order(shards):

@@ -12,12 +12,12 @@ import fsspec
 import pytest
 from samples import make_members, write_tar
 
+from big_align.core.errors import UserError
 from big_align.data import boundary, files, listing
 from big_align.data.remote import fsspec_files
 from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.record_source import TFRecordSource
 from big_align.data.sources.tar_source import TarSource
-from big_align.errors import UserError
 
 
 def test_braces_globs_and_commas(tmp_path):

@@ -6,13 +6,13 @@ import pytest
 from loaders import make_loader
 from samples import encode_image, make_pixels
 
+from big_align.core.errors import UserError
 from big_align.data.examples import BrokenExample, Source
 from big_align.data.labels.classes import ClassList
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.folder_source import FolderSource
 from big_align.data.sources.listed_source import SHARD_SIZE
 from big_align.data.text.tokenizers import WordTokenizer
-from big_align.errors import UserError
 
 SIZES = {"b_two": 3, "a one": 40, "c-three": 2}
 ORDER = ("a one", "b_two", "c-three")

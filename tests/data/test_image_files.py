@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from big_align.components.source_flags import open_source
+from big_align.config.components.source_flags import open_source
+from big_align.core.errors import UserError
 from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.folder_source import FolderSource, ImageFiles
-from big_align.errors import UserError
 from tests.data.samples import encode_image, make_pixels
 
 NAMES = ("a.jpg", "b/c.png", "b/d/e.JPG", "b/d/f.jpg")

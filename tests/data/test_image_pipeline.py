@@ -8,7 +8,7 @@ from loaders import FLIP, assert_equal, make_loader
 from samples import BROKEN, break_some, encode_image, make_array, make_pixels, write_tar
 
 from big_align.data.images import image_ops
-from big_align.data.loading.randomness import PositionRandom
+from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
 

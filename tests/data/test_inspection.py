@@ -5,7 +5,7 @@ import pytest
 
 from big_align.data.images.image_ops import Transform
 from big_align.data.loading.inspection import Texts, inspect_source
-from big_align.data.loading.randomness import PositionRandom
+from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
 from tests.data.samples import (

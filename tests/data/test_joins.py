@@ -7,13 +7,13 @@ import pytest
 from loaders import assert_equal, make_loader, make_stream
 from samples import make_members, write_tar
 
+from big_align.core.errors import UserError
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.joins import open_joins
 from big_align.data.precomputed.shard_files import CLUSTERS, EMBEDDINGS
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import NoTokenizer, WordTokenizer
-from big_align.errors import UserError
 
 COUNTS = (7, 12, 5)
 NONE = 9

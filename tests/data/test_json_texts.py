@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from big_align.core.errors import UserError
 from big_align.data.json_texts import DEEPEST, NotJson, parse_json, read_json
-from big_align.errors import UserError
 
 
 def nest(depth, start="[", end="]"):

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from big_align.core.errors import UserError
 from big_align.data.derived.relabeled_source import join_labels, join_sources
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.label_names import match_names, unite_names
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.tar_source import TarSource
-from big_align.errors import UserError
 from tests.data import layouts
 
 CLASSES = ClassList(

@@ -4,10 +4,10 @@ import builtins
 
 import pytest
 
+from big_align.core.errors import UserError
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text import languages
 from big_align.data.text.languages import UNKNOWN, identify_language
-from big_align.errors import UserError
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from loaders import make_loader
 
-from big_align.components.signatures import make_named
-from big_align.components.tables import SOURCES
+from big_align.config.components.signatures import make_named
+from big_align.config.components.tables import SOURCES
+from big_align.core.errors import ConfigError, UserError
 from big_align.data import boundary
 from big_align.data.derived.split_source import SplitSource
 from big_align.data.examples import Source
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.text.tokenizers import WordTokenizer
-from big_align.errors import ConfigError, UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.retrieval import Retrieval
 

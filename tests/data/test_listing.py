@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 
-from big_align.components.source_flags import recognize_source
+from big_align.config.components.source_flags import recognize_source
 from big_align.data import listing
 from big_align.data.derived.split_source import SplitSource
 from big_align.data.sources.csv_source import CsvSource

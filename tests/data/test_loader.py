@@ -9,11 +9,11 @@ import pytest
 from loaders import FLIP, WORDS, assert_equal, make_loader, make_stream
 from samples import make_array
 
+from big_align.core.errors import BrokenDataError
 from big_align.data.loading import parallel
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.tar_source import TarSource
-from big_align.errors import BrokenDataError
 
 
 def numbers(batch) -> list[int]:

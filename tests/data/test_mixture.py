@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from loaders import FLIP, assert_equal, make_stream
 
+from big_align.core.errors import UserError
 from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.loading import parallel
 from big_align.data.loading.loader import TrainLoader
@@ -15,7 +16,6 @@ from big_align.data.loading.rows import RowStream
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
-from big_align.errors import UserError
 
 WORDS = WordTokenizer(("number", "class", *map(str, range(100))), length=4)
 CLASSES = ClassList.from_names([f"class {n}" for n in range(5)])

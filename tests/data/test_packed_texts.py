@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 
-from big_align.data.sources.packed_texts import PackedTexts
+from big_align.data.sources.listed_source import PackedTexts
 
 TEXTS = ["a dog", "", "naïve 犬 🐕", "half \ud83d", "the end\n"]
 

@@ -6,9 +6,9 @@ import threading
 import numpy as np
 import pytest
 
+from big_align.core.errors import UserError
 from big_align.data.workers.channel import Remote
 from big_align.data.workers.parcel import pack, unpack
-from big_align.errors import UserError
 
 
 class Tally:

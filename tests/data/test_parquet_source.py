@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from big_align.core.errors import UserError
 from big_align.data import row_groups
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.row_groups import Place, RowGroups
 from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.parquet_source import ParquetSource
-from big_align.errors import UserError
 
 
 def write(path, rows_a_group=4, **columns) -> str:

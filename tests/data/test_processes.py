@@ -14,6 +14,7 @@ import pytest
 from loaders import FLIP, WORDS, assert_equal, make_loader, make_stream
 from samples import BROKEN, break_some, encode_image, make_array, make_pixels, write_tar
 
+from big_align.core.errors import BrokenDataError, UserError
 from big_align.data.labels.classes import ClassList
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.sources.array_source import ArraySource, read_npz
@@ -21,7 +22,6 @@ from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.folder_source import FolderSource
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordPieceTokenizer, WordTokenizer
-from big_align.errors import BrokenDataError, UserError
 
 CLASSES = ClassList.from_names([f"number {n}" for n in range(10)])
 NUMBERS = WordTokenizer(("number", *map(str, range(200))), length=4)

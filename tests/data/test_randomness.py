@@ -3,7 +3,7 @@ import pickle
 import numpy as np
 import pytest
 
-from big_align.data.loading.randomness import PositionRandom
+from big_align.data.loading.shuffle import PositionRandom
 
 
 def draw(seed: int, position: int, count: int) -> list[float]:

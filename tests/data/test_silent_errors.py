@@ -23,6 +23,7 @@ from list_kinds import embedded_source, write_embedded, write_tags
 from PIL import Image
 from samples import make_members, write_tar
 
+from big_align.core.errors import UserError
 from big_align.data import examples
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.images import decoding
@@ -33,7 +34,6 @@ from big_align.data.sources.record_source import TFRecordSource, mask_checksum, 
 from big_align.data.sources.tar_headers import scan_members
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.tags.tag_list import read_tag_list
-from big_align.errors import UserError
 
 
 def test_a_record_that_changed_on_disk_is_broken(tmp_path, caplog):

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from big_align.core.errors import UserError
 from big_align.data.derived.split_source import SplitSource
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.folder_source import FolderSource
 from big_align.data.sources.tar_source import TarSource
-from big_align.errors import UserError
 from tests.data.samples import encode_image, make_array, make_members, make_pixels, write_tar
 
 PINNED = ["2", "6", "17", "18", "23", "29", "34"]

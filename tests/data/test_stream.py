@@ -7,15 +7,14 @@ import pytest
 from loaders import assert_equal, make_loader
 from samples import BROKEN, break_some, make_array
 
+from big_align.core.errors import BrokenDataError, UserError
 from big_align.data.examples import BrokenExample
 from big_align.data.loading.evaluation_loader import EvalLoader
-from big_align.data.loading.randomness import PositionRandom
-from big_align.data.loading.shuffle import Shuffle, substitutes
+from big_align.data.loading.shuffle import PositionRandom, Shuffle, substitutes
 from big_align.data.loading.stream import ExampleStream
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
-from big_align.errors import BrokenDataError, UserError
 
 
 def visit(stream, step, rows, broken=(), broken_later=()):

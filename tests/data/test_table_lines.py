@@ -8,10 +8,10 @@ import tracemalloc
 
 import pytest
 
+from big_align.core.errors import UserError
 from big_align.data import files, table_lines
 from big_align.data.sources.csv_source import CsvSource
 from big_align.data.sources.image_folder import JsonObjectsSource
-from big_align.errors import UserError
 from tests.data.samples import encode_image, make_pixels
 
 BAD = [b'"0.png","an open quote', b"0.png,\xff", b"0.png", b"0.png,a,b", b",no image",
@@ -207,14 +207,19 @@ class BombFile(io.RawIOBase):
         self._left, self._end = size, [b"\n1.png,b\n", b""]
         self._start = [b"file,text\n0.png,a\n0.png,"]
 
-    def read(self, size=-1):
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
         if self._start:
-            return self._start.pop()
-        if not self._left:
-            return self._end.pop(0) if self._end else b""
-        count = min(size, self._left)
-        self._left -= count
-        return b"x" * count
+            data = self._start.pop()
+        elif not self._left:
+            data = self._end.pop(0) if self._end else b""
+        else:
+            data = b"x" * min(len(buffer), self._left)
+            self._left -= len(data)
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def test_a_long_line_is_named_and_not_held(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import loaders
 import numpy as np
 import pytest
 
+from big_align.core.errors import UserError
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.word_net import WordNet
 from big_align.data.loading.loader import TrainLoader
@@ -21,7 +22,6 @@ from big_align.data.tags.tag_counting import (
 from big_align.data.tags.tag_extraction import TagExtractor, Tagger
 from big_align.data.tags.tag_list import make_tag_list, read_tag_list, weigh, write_tag_list
 from big_align.data.text.tokenizers import ClipTokenizer, WordPieceTokenizer, WordTokenizer
-from big_align.errors import UserError
 
 NAMES = (
     "dog", "man", "cat", "hot dog", "glass", "glasses", "ice cream", "ice cream truck", "cream",

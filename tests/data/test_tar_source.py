@@ -11,13 +11,13 @@ import pytest
 from loaders import make_loader
 from samples import encode_image, make_members, make_pixels, write_tar
 
+from big_align.core.errors import UserError
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.labels.classes import ClassList
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources import tar_source
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
-from big_align.errors import UserError
 
 
 def read_all(source):

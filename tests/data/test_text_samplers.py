@@ -8,15 +8,15 @@ import pytest
 from loaders import WORDS, assert_equal, make_loader
 from samples import make_members, write_tar
 
+from big_align.core.errors import UserError
 from big_align.data.examples import BrokenExample, Example, WrongLabel
 from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList, read_classes
-from big_align.data.loading.randomness import PositionRandom
+from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.loading.text_samplers import CaptionSampler, NoTextSampler
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
-from big_align.errors import UserError
 
 
 def draw(sampler, captions=("number 1", "n 2", "3"), labels=(4,), position=0):

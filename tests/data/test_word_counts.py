@@ -7,6 +7,7 @@ import string
 import numpy as np
 import pytest
 
+from big_align.core.errors import UserError
 from big_align.data.examples import Caption
 from big_align.data.text import vocabulary
 from big_align.data.text.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -18,7 +19,6 @@ from big_align.data.text.word_counts import (
     find_lone_characters,
     weigh_languages,
 )
-from big_align.errors import UserError
 
 CHINESE = [chr(0x4E00 + number) for number in range(3000)]
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from big_align.components.tables import EVALUATORS
+from big_align.config.components.tables import EVALUATORS
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ import jax
 import numpy as np
 import pytest
 
+from big_align.core.types import Objective
 from big_align.evaluators.embedder import Embedder
-from big_align.types import Objective
 from tests import tiny
 
 

@@ -5,14 +5,15 @@ import json
 import numpy as np
 import pytest
 
+from big_align.core.errors import UserError
 from big_align.data.examples import Caption
 from big_align.data.labels.classes import ClassList
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.tags.tag_list import make_tag_list, write_tag_list
 from big_align.data.text.tokenizers import WordTokenizer
-from big_align.errors import UserError
 from big_align.evaluators.classification import Classification
 from big_align.evaluators.embedder import Embedder
+from big_align.evaluators.exhibits.retrieval import Pairs
 from big_align.evaluators.retrieval import Retrieval, measure_recalls, rank_of_match
 from big_align.evaluators.zero_shot import (
     ZeroShot,
@@ -22,7 +23,6 @@ from big_align.evaluators.zero_shot import (
     share_unknown,
     warn_of_alike,
 )
-from big_align.exhibits.retrieval import Pairs
 
 
 def unit(x):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.evaluators.classifiers.cosine_regression import CosineClassifier, CosineRegression
 from big_align.evaluators.features import LabeledFeatures
 from big_align.evaluators.few_shot import FewShot, draw_shots, measure_linear, measure_ridge

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.evaluators import knn
 from big_align.evaluators.knn import KNN, rank_of_label
 from tests.evaluators.colors import ColorEmbedder, make_source

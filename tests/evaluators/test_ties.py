@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from big_align.benchmarks.judged import scores as judged
+from big_align.core.ties import number_levels, reaches
 from big_align.evaluators.knn import rank_of_label
 from big_align.evaluators.retrieval import rank_of_match
 from big_align.evaluators.scores import real_accuracy
 from big_align.evaluators.zero_shot import measure_accuracy
-from big_align.ties import number_levels, reaches
+from big_align.suites.judged import scores as judged
 
 
 def collapse(count, dim, seed, noise=0.0):

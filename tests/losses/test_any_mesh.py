@@ -254,7 +254,7 @@ def test_a_batch_without_rows_gives_zeros(case, none):
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "scale" in CASES[case].wanted])
-@pytest.mark.parametrize("meshed", [False, True])
+@pytest.mark.parametrize("meshed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_scale_and_bias_may_be_python_numbers(case, meshed):
     _, loss, _ = CASES[case]
     mesh = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4]) if meshed else None
@@ -286,7 +286,7 @@ def test_bfloat16_is_never_mixed_with_float32_silently(case):
         np.testing.assert_array_equal(grad, expected[1][name])
 
 
-@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.parametrize("kind", [pytest.param("Auto", marks=pytest.mark.slow), "Explicit"])
 @pytest.mark.parametrize("case", [case for case in CASES if "sampled" not in case])
 def test_inside_a_shard_map_over_some_axes(case, kind):
     """Along the other axis of the mesh, the rows of a device are whole."""
@@ -308,7 +308,13 @@ def test_inside_a_shard_map_over_some_axes(case, kind):
     np.testing.assert_allclose(jax.jit(inside)(split), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("case, whole", [*((case, ()) for case in CASES), *SIDES])
+@pytest.mark.parametrize(
+    "case, whole",
+    [
+        pytest.param(case, whole, marks=[pytest.mark.slow] * ("block" not in case))
+        for case, whole in [*((case, ()) for case in CASES), *SIDES]
+    ],
+)
 def test_inside_shard_map_a_loss_is_that_of_the_rows_of_a_device(case, whole):
     """With `whole`, every device has all images or all texts, and its part of the others."""
     devices = 4

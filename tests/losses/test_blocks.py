@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align.devices import choices, traced
-from big_align.kernels.pair_tiles import compare_plainly
 from big_align.losses.blocks import choose_blocks, compare_in_registers, count_blocks
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.blockwise_supervised_contrastive import blockwise_supervised_contrastive_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.losses.sigmoid import blockwise_sigmoid_loss
-from big_align.sharding import Shards
+from big_align.parallel.devices import choices, traced
+from big_align.parallel.kernels.pair_tiles import compare_plainly
+from big_align.parallel.shards import Shards
 
 ROWS, CENTERS, DIM = 600, 2500, 8
 ALONE = Shards.over(None)

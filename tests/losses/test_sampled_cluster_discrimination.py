@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.losses.cluster_discrimination import mlc_loss, mlcd_loss, unicom_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
-from big_align.row_tables import draw_rows, pad_rows
+from big_align.parallel import meshes
+from big_align.training.row_tables import draw_rows, pad_rows
 
 PLAIN = {"mlcd": mlcd_loss, "mlc": mlc_loss, "unicom": unicom_loss}
 OPTIONS = {"scale": 6.0, "margin": 0.3}
@@ -31,7 +31,7 @@ CASES = {
 
 
 def make_mesh(data, fsdp):
-    return sharding.make_mesh(fsdp, jax.devices()[: data * fsdp])
+    return meshes.make_mesh(fsdp, jax.devices()[: data * fsdp])
 
 
 def make_batch(b, k, l=3, masked=False, repeated=False, unlabeled=False, seed=0):  # noqa: E741
@@ -113,13 +113,16 @@ def test_eight_devices_equal_one_for_the_same_draw():
         assert_close(eight, one)
 
 
-@pytest.mark.parametrize("block", [1, 5, 1000])
+@pytest.mark.parametrize(
+    "block", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 1000))]
+)
 def test_block_does_not_matter(block):
     zimg, centers, labels, drawn, numbers, mesh = draw("odd", (8, 1))
     ours, _ = differentiate_ours("mlcd", zimg, centers, drawn, numbers, mesh=mesh, block=block)
     assert_close(ours, differentiate_plain("mlcd", zimg, centers, labels, numbers))
 
 
+@pytest.mark.slow
 def test_bfloat16_is_only_the_precision_of_the_embeddings():
     zimg, centers, labels, drawn, numbers, mesh = draw("masked", (4, 2))
     narrow = zimg.astype(jnp.bfloat16)
@@ -133,7 +136,10 @@ def test_bfloat16_is_only_the_precision_of_the_embeddings():
     np.testing.assert_allclose(zimg_grad.astype(np.float32), wide[1], rtol=2**-8, atol=1e-6)
 
 
-@pytest.mark.parametrize("case", ["repeated", "all positive", "no labels"])
+@pytest.mark.parametrize(
+    "case",
+    ["repeated", *(pytest.param(x, marks=pytest.mark.slow) for x in ("all positive", "no labels"))],
+)
 def test_mean_cosines(case):
     zimg, centers, labels, drawn, numbers, mesh = draw(case, (8, 1))
     _, metrics = differentiate_ours("mlcd", zimg, centers, drawn, numbers, mesh=mesh)

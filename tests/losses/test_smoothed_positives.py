@@ -8,9 +8,9 @@ import pytest
 
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.contrastive import contrastive_loss
-from tests.kernels.test_pair_tiles import assert_close
 from tests.losses.float64_contrast import contrast_by_hand
 from tests.losses.test_blockwise_contrastive import COTANGENTS, draw, make_mesh, make_pull
+from tests.parallel.kernels.test_pair_tiles import assert_close
 
 WAYS = {
     "plain": contrastive_loss,

@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align.kernels.pair_tiles import Sides, compare_plainly
 from big_align.losses import blocks, tile_functions
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.cluster_discrimination import mlcd_loss
 from big_align.losses.contrastive import contrastive_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.losses.sigmoid import blockwise_sigmoid_loss, sigmoid_loss
+from big_align.parallel.kernels.pair_tiles import Sides, compare_plainly
 from big_align.planning import gpu_topologies
-from tests.kernels.test_pair_tiles import assert_close, needs_mosaic
 from tests.losses.test_blockwise_contrastive import draw, make_mesh, make_pull
+from tests.parallel.kernels.test_pair_tiles import assert_close, needs_mosaic
 
 CASES = {
     "odd and masked pairs": {"b": 21, "c": 21, "masked": True, "smoothing": 0.1},
@@ -168,7 +168,7 @@ def make_sides(name, rows, columns):
 def test_the_kernel_computes_what_is_stated(name):
     from jax.experimental.pallas import mosaic_gpu
 
-    from big_align.kernels.hopper_tiles import compare
+    from big_align.parallel.kernels.hopper_tiles import compare
 
     rng = np.random.default_rng(0)
     x, y = (jnp.asarray(rng.standard_normal((n, 64)) / 8, jnp.bfloat16) for n in (256, 128))
@@ -183,7 +183,7 @@ def test_the_kernel_computes_what_is_stated(name):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_registers_suffice(name, monkeypatch, tmp_path):
     """What does not fit into registers is spilled to memory, several times a tile."""
-    from big_align.kernels.hopper_tiles import compare
+    from big_align.parallel.kernels.hopper_tiles import compare
 
     package = util.find_spec("nvidia.cu13")
     assembler = Path(list(package.submodule_search_locations)[0]) / "bin/ptxas" if package else None

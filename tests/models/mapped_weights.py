@@ -1,4 +1,4 @@
-"""Reference weights read through the tables of big_align.interop, and tables checked by shapes."""
+"""Reference weights read through the tables of big_align.weights, and tables checked by shapes."""
 
 import json
 import pathlib
@@ -9,8 +9,8 @@ import numpy as np
 from flax import traverse_util
 from safetensors.numpy import load_file
 
-from big_align.interop.tables import mapping
 from big_align.models.dual_encoder import DualEncoder
+from big_align.weights.tables import mapping
 
 UNUSED = ("num_batches_tracked", "pooler.", "logit_scale", "temperature")
 """Parts of the names of reference arrays that no tower of ours has."""

@@ -10,8 +10,8 @@ from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import load_mapped
 
-from big_align.interop.tables.bert import BERT
 from big_align.models.bert import Bert
+from big_align.weights.tables.bert import BERT
 
 SMALL = {"width": 16, "depth": 2, "mlp_dim": 32, "heads": 2, "vocab_size": 50, "max_length": 12}
 

@@ -12,10 +12,10 @@ import pytest
 from drawn_variables import draw_variables
 from mapped_weights import load_mapped
 
-from big_align.interop.tables.efficientnet import EFFICIENTNET
 from big_align.models import efficientnet
 from big_align.models.efficientnet import EfficientNet
 from big_align.models.parts import layers
+from big_align.weights.tables.efficientnet import EFFICIENTNET
 
 IMAGE = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
 
@@ -71,6 +71,7 @@ def test_pooled_features_have_the_size_of_the_papers_embeddings(variant, size):
     assert model.output_dim == shapes[0].shape[-1] == size
 
 
+@pytest.mark.slow
 def test_golden_numbers(reference_dir):
     folder = reference_dir / "hf-efficientnet"
     config, io = json.loads((folder / "config.json").read_text()), np.load(folder / "io.npz")
@@ -135,6 +136,7 @@ def test_a_block_of_lite_is_its_convolutions_cut_off_at_0_and_6(stride, expansio
     np.testing.assert_allclose(block.apply(variables, image, False), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_lite_is_set_apart_from_its_sizes():
     """A variant of the same sizes made Lite by hand is the Lite one."""
     by_hand, lite = EfficientNet("b3", lite=True), EfficientNet("lite3")

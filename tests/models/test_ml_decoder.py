@@ -10,9 +10,9 @@ from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import load_mapped
 
-from big_align.interop.tables.mapping import Rule
 from big_align.models.ml_decoder import CrossAttention, MLDecoder
 from big_align.models.parts.layers import MlpBlock
+from big_align.weights.tables.mapping import Rule
 
 pytestmark = pytest.mark.slow
 

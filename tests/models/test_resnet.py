@@ -9,10 +9,10 @@ import pytest
 from drawn_variables import draw_variables
 from mapped_weights import check_published_shapes, load_mapped
 
-from big_align.interop.tables.efficientnet import EFFICIENTNET, TIMM_EFFICIENTNET
-from big_align.interop.tables.resnet import RESNET, TIMM_RESNET
 from big_align.models.efficientnet import EfficientNet
 from big_align.models.resnet import ResNet
+from big_align.weights.tables.efficientnet import EFFICIENTNET, TIMM_EFFICIENTNET
+from big_align.weights.tables.resnet import RESNET, TIMM_RESNET
 
 
 def test_golden_numbers(reference_dir):
@@ -44,6 +44,7 @@ def test_efficientnet_has_timms_arrays(variant, reference_dir):
     check_published_shapes(reference_dir, f"tf_efficientnet_{variant}", TIMM_EFFICIENTNET, model)
 
 
+@pytest.mark.slow
 def test_efficientnet_reads_the_reference(reference_dir):
     folder = reference_dir / "hf-efficientnet"
     config, io = json.loads((folder / "config.json").read_text()), np.load(folder / "io.npz")

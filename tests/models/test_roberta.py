@@ -10,8 +10,8 @@ from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import load_mapped
 
-from big_align.interop.tables.bert import ROBERTA
 from big_align.models.bert import Roberta
+from big_align.weights.tables.bert import ROBERTA
 
 SMALL = {"width": 16, "depth": 2, "mlp_dim": 32, "heads": 2, "vocab_size": 50, "max_length": 12}
 

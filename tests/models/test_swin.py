@@ -11,11 +11,11 @@ from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import check_published_shapes, load_mapped
 
-from big_align import sharding
-from big_align.devices import traced
-from big_align.interop.tables.swin import SWIN, TIMM_SWIN
 from big_align.models import swin
 from big_align.models.swin import Merge, Swin, SwinBlock
+from big_align.parallel.devices import traced
+from big_align.parallel.meshes import batch_sharding, make_mesh
+from big_align.weights.tables.swin import SWIN, TIMM_SWIN
 
 TINY = Swin(width=8, depths=(2, 2), heads=(2, 4), window=4)
 
@@ -95,7 +95,7 @@ def test_attention_equals_every_pair_by_itself(grid, shift, way):
     # The whole of a block is attention once its perceptron is off.
     down = variables["params"]["mlp"]["down"]
     variables["params"]["mlp"]["down"] = jax.tree.map(np.zeros_like, down)
-    attended = block.apply(variables, x, False) - x
+    attended = jax.jit(lambda variables: block.apply(variables, x, False) - x)(variables)
 
     norm, params = variables["params"]["attention_norm"], variables["params"]["attention"]
     mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
@@ -104,7 +104,7 @@ def test_attention_equals_every_pair_by_itself(grid, shift, way):
     np.testing.assert_allclose(attended, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("way", ["pallas", "triton"])
+@pytest.mark.parametrize("way", [pytest.param("pallas", marks=pytest.mark.slow), "triton"])
 def test_gradients_with_a_kernel_are_those_of_the_formula(way):
     """Two images of two by three windows, shifted, on one device and on eight."""
     settings = (8, 12), 2, 4, 2, "gelu", 0.0, 0.0, 1e-5, "float32"
@@ -119,8 +119,8 @@ def test_gradients_with_a_kernel_are_those_of_the_formula(way):
         return jax.jit(jax.grad(loss, (0, 1)))(variables, x)
 
     exact = differentiate("plain", x)
-    mesh = sharding.make_mesh(fsdp=2)
-    split = jax.device_put(x, sharding.batch_sharding(mesh))
+    mesh = make_mesh(fsdp=2)
+    split = jax.device_put(x, batch_sharding(mesh))
     for got in differentiate(way, x), differentiate(way, split, mesh):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, abs(b).max())),
@@ -142,11 +142,12 @@ def test_map_within_a_window_is_one_window_with_the_middle_of_the_biases():
     small, large = (SwinBlock((2, 2), 2, w, w // 2, *rest) for w in (2, 4))
     x = jax.random.normal(jax.random.key(0), (2, 4, 8))
     variables = draw_variables(large, x, False)
-    expected = large.apply(variables, x, False)
+    expected = jax.jit(lambda variables: large.apply(variables, x, False))(variables)
     attention = variables["params"]["attention"]
     table = attention["relative_position_bias"].reshape(7, 7, 2)
     attention["relative_position_bias"] = table[2:5, 2:5].reshape(9, 2)
-    np.testing.assert_allclose(small.apply(variables, x, False), expected, rtol=1e-6)
+    found = jax.jit(lambda variables: small.apply(variables, x, False))(variables)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_merging_takes_columns_outside_rows_and_pads_odd_edges():

@@ -1,5 +1,7 @@
 """Blocks in a loop against blocks by themselves, and what each level of recomputation stores."""
 
+import functools
+import itertools
 import types
 
 import jax
@@ -8,12 +10,12 @@ import numpy as np
 import pytest
 from drawn_variables import draw_variables
 
-from big_align.devices import rematerialization, traced
 from big_align.models.bert import Bert
 from big_align.models.clip_text import ClipText
 from big_align.models.parts import layers
 from big_align.models.resnet import ResNet
 from big_align.models.vit import ViT
+from big_align.parallel.devices import rematerialization, traced
 from tests import tiny
 
 SMALL = {"width": 16, "depth": 3, "mlp_dim": 32, "heads": 2}
@@ -52,13 +54,24 @@ def assert_close(a, b, tolerance=1e-4):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=tolerance), a, b)
 
 
-@pytest.mark.parametrize("level", rematerialization.LEVELS)
-@pytest.mark.parametrize("name", TOWERS)
+@functools.cache
+def differentiate_blocks(name):
+    """Blocks by themselves that store everything."""
+    return differentiate(TOWERS[name].clone(scan=False), draw_inputs(name))
+
+
+FAST = [("vit", "full"), ("clip_text", "dots"), ("resnet", "attention")]
+MORE = [x for x in itertools.product(TOWERS, rematerialization.LEVELS) if x not in FAST]
+
+
+@pytest.mark.parametrize(
+    "name, level", [*FAST, *(pytest.param(*x, marks=pytest.mark.slow) for x in MORE)]
+)
 def test_a_loop_and_what_it_recomputes_change_no_number(name, level):
     tower, inputs = TOWERS[name], draw_inputs(name)
-    by_themselves = differentiate(tower.clone(scan=False), inputs)
-    assert_close(differentiate(tower.clone(scan=True, remat=level), inputs), by_themselves)
-    assert_close(differentiate(tower.clone(scan=False, remat=level), inputs), by_themselves)
+    for scan in [True] if level == "none" else [True, False]:
+        changed = tower.clone(scan=scan, remat=level)
+        assert_close(differentiate(changed, inputs), differentiate_blocks(name))
 
 
 def count_blocks(tower, inputs):
@@ -67,6 +80,7 @@ def count_blocks(tower, inputs):
     return str(jax.make_jaxpr(tower.apply)(variables, *inputs)).count("dot_general")
 
 
+@pytest.mark.slow
 def test_equal_blocks_are_a_loop_on_several_gpus_or_where_asked_for(monkeypatch):
     inputs = draw_inputs("vit")
     tower = ViT("ti/4", **SMALL | {"depth": 8})
@@ -137,12 +151,13 @@ def stored_bytes(level, devices):
     return sum(x.size * x.dtype.itemsize for x in rows)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_each_level_stores_less_than_the_one_before(devices):
     stored = [stored_bytes(level, devices) for level in rematerialization.LEVELS]
     assert sorted(set(stored), reverse=True) == stored
 
 
+@pytest.mark.slow
 def test_levels_store_no_more_on_eight_devices_than_on_one():
     """But for the patches, which one of the two flattens first."""
     patches = 8 * 64 * 48 * 2

@@ -10,10 +10,10 @@ from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import check_published_shapes, load_mapped
 
-from big_align.interop.tables import vit as tables
 from big_align.models.parts import attention
 from big_align.models.parts.transformer import TransformerBlock
 from big_align.models.vit import ViT, grid_angles
+from big_align.weights.tables import vit as tables
 
 CLIP = {"input_norm": True, "patch_bias": False, "layer_norm_eps": 1e-5}
 SMALL = {"variant": "ti/8", "width": 16, "depth": 1, "mlp_dim": 16, "heads": 2}
@@ -61,6 +61,7 @@ def test_parameters_are_the_published_ones(name, settings, reference_dir):
     check_published_shapes(reference_dir, name, tables.TIMM_VIT, ViT(**settings))
 
 
+@pytest.mark.slow
 def test_huge_has_the_published_size():
     # ViT-H/14 of Dosovitskiy et al. (2021) without the classifier.
     shapes = make_shapes(ViT("h/14"))["params"]
@@ -74,6 +75,7 @@ def test_golden_numbers(reference_dir):
     np.testing.assert_allclose(tokens, expected[:, 1:], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_golden_numbers_of_mlcd(reference_dir):
     settings = {"positions": "rotary", "input_norm": True, "patch_bias": False}
     folder = reference_dir / "hf-mlcd-vision"

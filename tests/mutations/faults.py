@@ -186,7 +186,7 @@ PLACEMENT = (
         "return array[first : first + high - low]",
         "return array[np.arange(first + 1, first + 1 + high - low) % len(array)]",
         [
-            "tests/devices/test_meshes.py"
+            "tests/parallel/devices/test_meshes.py"
             "::test_a_batch_lies_as_it_was_loaded_whatever_the_order_of_devices"
         ],
     ),
@@ -195,14 +195,18 @@ PLACEMENT = (
         "big_align/sharding.py",
         "first = np.searchsorted(rows, low)",
         "first = low % len(array)",
-        ["tests/devices/test_meshes.py::test_what_every_process_has_loaded_lies_where_it_belongs"],
+        [
+            "tests/parallel/devices/test_meshes.py::test_what_every_process_has_loaded_lies_where_it_belongs"
+        ],
     ),
     Fault(
         "the rows of a process are taken for neighbors when they are loaded",
         "big_align/sharding.py",
         "(mine[:, None] * rows + np.arange(rows))",
         "(mine[0] * rows + np.arange(len(mine) * rows))",
-        ["tests/devices/test_meshes.py::test_what_every_process_has_loaded_lies_where_it_belongs"],
+        [
+            "tests/parallel/devices/test_meshes.py::test_what_every_process_has_loaded_lies_where_it_belongs"
+        ],
     ),
     Fault(
         "outputs of micro-batches are not brought back to the order of the batch",

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.losses.contrastive import contrastive_loss
 from big_align.objectives.align import Align
 from big_align.objectives.clip import Clip

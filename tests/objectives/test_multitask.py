@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.losses.classification import softmax_cross_entropy
 from big_align.losses.contrastive import contrastive_loss
 from big_align.objectives.multitask import MultiTask
+from big_align.parallel.batches import place_batch
 from big_align.training.step import full_gradients
 from tests import tiny
 from tests.device_counts import DEVICES
@@ -136,10 +136,10 @@ def test_the_head_classifies_the_features_of_evaluation():
     objective = make_objective()
     batch = jax.tree.map(jnp.asarray, tiny.make_batch(4))
     params, model_state = nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), batch))
-    features = objective.image_features(params, model_state, batch)
+    features = jax.jit(objective.image_features)(params, model_state, batch)
     head = params["classifier"]
     expected = features @ head["kernel"] + head["bias"]
-    logits = objective.classify(params, model_state, batch)
+    logits = jax.jit(objective.classify)(params, model_state, batch)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -149,7 +149,7 @@ def test_eight_devices_equal_one():
         objective = make_objective(devices)
         batch = tiny.make_batch(16, masked=1, texts=(2,)) | {"label": LABEL}
         params, model_state = nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), batch))
-        placed, rest = sharding.place_batch(batch, objective.mesh), jax.random.PRNGKey(1)
+        placed, rest = place_batch(batch, objective.mesh), jax.random.PRNGKey(1)
         gradients = jax.jit(
             lambda b: full_gradients(objective, params, model_state, b, rest, objective.mesh)
         )(placed)

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.models.dual_encoder import normalize
 from big_align.objectives.supcon import SupCon
+from big_align.parallel.batches import place_batch
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 from tests.device_counts import DEVICES
@@ -74,7 +74,7 @@ def test_a_captioned_image_is_a_class_of_its_own():
     np.testing.assert_allclose(alone, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("views", [2, 3])
+@pytest.mark.parametrize("views", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_order_of_images_and_views_does_not_matter(views):
     objective, zviews = make_objective(8), draw_views(views=views)
     batch = {"label": jnp.arange(12) % 5 - 1, "mask": jnp.arange(12) != 4}
@@ -140,7 +140,7 @@ def test_values_out_of_range_are_named(wrong):
 def step_gradients(devices=1, microbatches=1, views=2):
     """Loss and gradients of one step, of params that do not depend on the number of devices."""
     objective = make_objective(devices)
-    batch = sharding.place_batch(make_batch(16, views, masked=1), objective.mesh)
+    batch = place_batch(make_batch(16, views, masked=1), objective.mesh)
     params = make_params(objective, views)
     arguments = objective, *params, batch, jax.random.PRNGKey(1), objective.mesh
     if microbatches == 1:

@@ -72,7 +72,7 @@ def test_a_long_text_ends_after_the_last_whole_tag(data_dir, length):
     tokenizer = make_tokenizer("clip", data_dir, length)
     room = length - 2
     fitting = [n for n in range(1, 7) if sum((1, 2, 4, 1, 2, 1)[:n]) <= room][-1]
-    written = make_texts(tokenizer)(choose(range(6)))
+    written = jax.jit(make_texts(tokenizer).__call__)(choose(range(6)))
     assert_same_texts(written, tokenizer, [" ".join(NAMES[:fitting])])
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import optax
 import pytest
 
-from big_align import sharding
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.contrastive import contrastive_loss
 from big_align.objectives.clip import Clip
 from big_align.objectives.parts.contrast import DIRECTIONS
 from big_align.objectives.unicl import Unicl, distinguish_pairs
+from big_align.parallel.batches import place_batch
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 from tests.device_counts import DEVICES
@@ -126,7 +126,7 @@ def test_each_class_text_once_is_cross_entropy_from_image_to_text(loss, smoothin
 
 
 @pytest.mark.parametrize("devices", DEVICES)
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_table_of_classes_in_a_batch_of_all_of_them_is_cross_entropy(devices, times):
     """Through the objective, whose batch has as many texts as images, each class several times."""
     objective = make_objective(devices, direction="image_to_text", label_smoothing=0.1)
@@ -142,7 +142,7 @@ def test_a_table_of_classes_in_a_batch_of_all_of_them_is_cross_entropy(devices, 
 
     every = (0, 1, 2)
     ours, gradients = jax.jit(jax.value_and_grad(loss, every))(*classifier)
-    wanted = jax.value_and_grad(classify, every)(*classifier, label, 0.1)
+    wanted = jax.jit(jax.value_and_grad(classify, every))(*classifier, label, 0.1)
     assert_close((ours - np.log(times), gradients), wanted)
 
 
@@ -232,7 +232,7 @@ def step_gradients(devices=1, microbatches=1, texts=()):
     arguments = (
         objective,
         *nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), one)),
-        sharding.place_batch(batch, objective.mesh),
+        place_batch(batch, objective.mesh),
         jax.random.PRNGKey(1),
         objective.mesh,
     )

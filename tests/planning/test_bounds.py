@@ -2,8 +2,8 @@
 
 import pytest
 
-from big_align.devices.chips import Chip
-from big_align.errors import UserError
+from big_align.core.errors import UserError
+from big_align.parallel.devices.chips import Chip
 from big_align.planning import compilation, gpu_topologies, search
 from big_align.planning.bounds import bound_step
 from big_align.planning.collectives import Collective

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from big_align.devices.chips import CHIPS
 from big_align.models.vit import ViT
+from big_align.parallel.devices.chips import CHIPS
 from big_align.planning.executed import count_executed_flops
 from big_align.planning.hlo import parse_program
 from big_align.planning.kernels.listing import (

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from big_align.devices.chips import CHIPS
-from big_align.errors import UserError
+from big_align.core.errors import UserError
+from big_align.parallel.devices.chips import CHIPS
 from big_align.planning.topologies import count_chips, names, topology_devices
 
 needs_libtpu = pytest.mark.skipif(

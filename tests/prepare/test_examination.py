@@ -12,6 +12,7 @@ from PIL import Image
 from raw_pairs import draw_image, encode, write_parquet
 
 from big_align.data.examples import BrokenExample, Example
+from big_align.data.loading.broken import name_kind
 from big_align.prepare import text_rules
 from big_align.prepare.examination import (
     EMPTIED,
@@ -19,7 +20,6 @@ from big_align.prepare.examination import (
     encode_member,
     examine_example,
     examine_stretch,
-    find_kind,
     identify_image,
 )
 from big_align.prepare.inputs import Stretch, find_inputs, list_stretches, sample_stretches
@@ -44,18 +44,18 @@ def test_an_image_lies_as_its_orientation_says():
     exif[0x0112] = 6
     Image.fromarray(PIXELS).save(file, "PNG", exif=exif)
     turned = np.rot90(PIXELS, -1)
-    identity, pixels, ending = identify_image(file.getvalue())
-    assert np.array_equal(pixels, turned) and ending == "png"
+    identity, pixels = identify_image(file.getvalue())
+    assert np.array_equal(pixels, turned)
     assert identity == identify_image(encode(np.ascontiguousarray(turned)))[0]
 
 
 def test_what_shards_do_not_hold_is_stored_without_loss():
     ppm = encode(PIXELS, "PPM")
-    assert identify_image(ppm)[2] == "png"
-    assert identify_image(encode_member(ppm))[0] == identify_image(ppm)[0]
-    assert identify_image(encode_member(PIXELS))[0] == identify_image(PIXELS)[0]
+    assert encode_member(ppm)[1] == "png"
+    assert identify_image(encode_member(ppm)[0])[0] == identify_image(ppm)[0]
+    assert identify_image(encode_member(PIXELS)[0])[0] == identify_image(PIXELS)[0]
     jpeg = encode(PIXELS, "JPEG")
-    assert encode_member(jpeg) is jpeg
+    assert encode_member(jpeg) == (jpeg, "jpg")
 
 
 def test_a_text_that_is_a_whole_file_is_refused():
@@ -82,14 +82,14 @@ def test_a_text_of_nothing_but_markup_is_noted_and_the_others_stay(tmp_path):
 def test_reasons_of_a_kind_keep_their_words():
     reason = "it is not UTF-8: byte 0xff at 17; img2dataset has 3 columns (row 12)"
     wanted = "it is not UTF-8: byte ... at N; img2dataset has N columns (row N)"
-    assert find_kind(reason) == wanted
-    long = find_kind("word " * 60)
+    assert name_kind(reason) == wanted
+    long = name_kind("word " * 60)
     assert len(long) <= 160 and long.endswith(" word ...")
 
 
 def test_reasons_of_a_kind_are_counted_together():
     one, two = "row 3 of 'a.png' has 12 bytes", "row 14 of 'b c.png' has 7 bytes"
-    assert find_kind(one) == find_kind(two) == "row N of ... has N bytes"
+    assert name_kind(one) == name_kind(two) == "row N of ... has N bytes"
 
 
 def mutate(draw, image, text):

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 from raw_pairs import draw_image, read_tar
 
-from big_align.components import source_flags, tables
-from big_align.components.signatures import make_named
+from big_align.config.components import source_flags, tables
+from big_align.config.components.signatures import make_named
 from big_align.tools import flickr8k
 from tests.run_main import ROOT
 

@@ -24,8 +24,8 @@ from raw_pairs import (
     write_parquet,
 )
 
+from big_align.core.errors import UserError
 from big_align.data.sources.tar_source import TarSource
-from big_align.errors import UserError
 from big_align.prepare import job, storage
 from big_align.prepare.examination import identify_image
 from big_align.prepare.inputs import find_inputs
@@ -242,7 +242,7 @@ def test_what_data_say_is_text_and_never_markup(run, tmp_path):
         (["--keep=address"], "--keep=address: none of the first "),
         (["--language_temperature=2"], "samples by language, and no pair has one"),
         (["--drop=none.jsonl"], "--drop=none.jsonl cannot be read: there is no such file"),
-        (["--classifier=tests:none"], "--classifier=tests:none cannot be imported"),
+        (["--classifier=tests:none"], "--classifier = 'tests:none' cannot be imported"),
         (["--languages=words"], "--languages=words does not read as module:function"),
         (["--shard_size=0"], "--shard_size=0 must be at least 1"),
         (["--min_unigrams=21"], "min_unigrams is 21 and max_unigrams 20"),
@@ -341,7 +341,7 @@ def test_an_endless_temperature_is_no_missing_one(written, temperature):
 
 
 def test_a_second_job_in_an_output_is_refused_and_harms_nothing(done, run, tmp_path):
-    with storage.lock_folder(str(tmp_path / "out"), "prepare"):
+    with storage.own_folder(str(tmp_path / "out"), "prepare"):
         status, _, error = run("out", f"--input={done.raw}")
         assert status == 1 and "another prepare writes into it" in error
         assert list((tmp_path / "out").iterdir()) == []

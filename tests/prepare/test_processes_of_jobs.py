@@ -10,7 +10,7 @@ import time
 import pytest
 from raw_pairs import read_output
 
-from big_align.whole_files import name_partial
+from big_align.core.whole_files import name_partial
 from tests.run_main import ROOT
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.prepare.rules import (
     ORDER,
     PRESETS,

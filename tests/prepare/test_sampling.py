@@ -9,7 +9,7 @@ import pytest
 from plain_job import write_plainly
 from raw_pairs import draw_image, read_output, read_tar, write_parquet
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.prepare import job
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import Inputs, find_inputs

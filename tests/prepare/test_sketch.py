@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from raw_pairs import SMALL, read_output
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.prepare import sketch, text_rules
 from big_align.prepare.inputs import find_inputs
 from big_align.prepare.plan import JobPlan
@@ -49,12 +49,12 @@ def test_merging_is_counting_together_in_any_order():
     whole = make_sketch(*parts).table
     one, two, three = map(make_sketch, parts)
     for first, second, third in itertools.permutations((one, two, three)):
-        assert np.array_equal(first.merge(second).merge(third).table, whole)
-        assert np.array_equal(first.merge(second.merge(third)).table, whole)
+        assert np.array_equal((first + second + third).table, whole)
+        assert np.array_equal((first + (second + third)).table, whole)
     assert np.array_equal(one.table, make_sketch(parts[0]).table)  # merging leaves both alone
     assert np.array_equal(pickle.loads(pickle.dumps(one)).table, one.table)
     with pytest.raises(ValueError, match="sketches of"):
-        one.merge(make_sketch(width=32))
+        one + make_sketch(width=32)
 
 
 def test_what_is_sampled_is_a_fraction_by_the_thing_alone():

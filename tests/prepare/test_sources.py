@@ -14,9 +14,9 @@ import pytest
 from plain_job import write_plainly
 from raw_pairs import draw_image, read_tar, write_parquet
 
-from big_align.components.source_flags import open_source
+from big_align.config.components.source_flags import open_source
+from big_align.core.errors import UserError
 from big_align.data.sources.tar_source import TarSource
-from big_align.errors import UserError
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import FileRows, find_inputs, list_stretches
 from big_align.prepare.job import remove_work, write_quarantine

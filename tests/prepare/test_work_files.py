@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.prepare import storage
 
 DAMAGED = {

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 import big_align
 from big_align.runs import build, restore, train
@@ -11,6 +12,7 @@ from tests.run_main import TINY
 FLAGS = ("--config.average_decay=0.9", "--config.total_steps=4", "--config.evaluators={}")
 
 
+@pytest.mark.slow
 def test_averages_are_evaluated_loaded_and_exported(tmp_path, monkeypatch):
     evaluated = []
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
-from big_align.components.signatures import make_named
-from big_align.components.tables import SOURCES
+from big_align.config.components.signatures import make_named
+from big_align.config.components.tables import SOURCES
+from big_align.core.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.shard_files import EMBEDDINGS
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
-from big_align.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.objectives.mlcd import Mlcd
 from big_align.runs import check, train
 from big_align.tools import cluster, embed, show_clusters

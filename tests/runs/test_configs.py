@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from big_align.components import tables
-from big_align.components.models import RATES, SIZES
-from big_align.components.signatures import list_kinds, list_settable, lookup
+from big_align.config.components import tables
+from big_align.config.components.models import RATES, SIZES
+from big_align.config.components.signatures import list_kinds, list_settable, lookup
+from big_align.core.errors import ConfigError, UserError
 from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.tags.tag_list import TagList, weigh
-from big_align.errors import ConfigError, UserError
 from big_align.evaluators import tag_truth
 from big_align.runs import build, check, dataset, initial_weights
 from big_align.runs.command_line import load_config
@@ -286,7 +286,7 @@ def test_the_largest_seed_is_one():
     jax.random.key(config.seed)
 
 
-@pytest.mark.parametrize("part", ["image", "text"])
+@pytest.mark.parametrize("part", [pytest.param("image", marks=pytest.mark.slow), "text"])
 def test_float16_is_for_towers_that_are_not_trained(part):
     config = load_config("configs/quickstart.py")
     config.model[part].dtype = "float16"
@@ -300,6 +300,7 @@ def test_float16_is_for_towers_that_are_not_trained(part):
         check.check_config(kept)
 
 
+@pytest.mark.slow
 def test_a_text_tower_that_an_objective_leaves_out_may_be_of_any_type():
     config = load_config("configs/finetune_cifar10.py")
     with config.unlocked():

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 from ml_collections import ConfigDict
 
+from big_align.core.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
-from big_align.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.runs import build, dataset, train
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import TrainState

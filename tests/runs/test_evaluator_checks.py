@@ -2,7 +2,7 @@
 
 import pytest
 
-from big_align.errors import BrokenDataError
+from big_align.core.errors import BrokenDataError
 from big_align.evaluators.embedder import Embedder
 from big_align.runs import check
 from big_align.runs.command_line import load_config

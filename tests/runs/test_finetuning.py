@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from big_align.benchmarks.catalog import read_benchmark
 from big_align.configs import align_finetune
-from big_align.errors import ConfigError
+from big_align.core.errors import ConfigError
 from big_align.runs import train
 from big_align.runs.command_line import load_config
-from big_align.runs.initial_weights import read_initial_classifier
-from big_align.runs.workdir import load, read_classifier
+from big_align.runs.initial_weights import read_initial_parameters
+from big_align.runs.workdir import TrainedRun, read_pretrained
+from big_align.suites.catalog import read_benchmark
 from tests.run_main import TINY
 
 
@@ -60,8 +60,8 @@ def test_the_classifier_is_trained_alone_and_then_all_layers_but_no_statistics(
     numbers = train.run(config, str(tmp_path / "tuned"))
     assert 0 <= numbers["cifar10/top1"] <= 1
 
-    before = load(tmp_path / "base").tower("image").flat
-    alone, tuned = (load(tmp_path / name).flat for name in ("tuned/first", "tuned"))
+    before = read_pretrained(tmp_path / "base").tower("image").flat
+    alone, tuned = (read_pretrained(tmp_path / name).flat for name in ("tuned/first", "tuned"))
     for name, array in before.items():
         np.testing.assert_array_equal(array, alone[name])
         if name.startswith("batch_stats"):
@@ -69,8 +69,8 @@ def test_the_classifier_is_trained_alone_and_then_all_layers_but_no_statistics(
         elif name.endswith("kernel"):
             assert not np.array_equal(array, tuned[name])
 
-    started, classes = read_classifier(tmp_path / "tuned/first")
-    ended, _ = read_classifier(tmp_path / "tuned")
+    started, classes = TrainedRun(tmp_path / "tuned/first").read_classifier()
+    ended, _ = TrainedRun(tmp_path / "tuned").read_classifier()
     assert started["classifier/bias"].any()  # it begins with zeros
     for name, array in started.items():
         np.testing.assert_array_equal(array, ended[name])
@@ -79,12 +79,12 @@ def test_the_classifier_is_trained_alone_and_then_all_layers_but_no_statistics(
     config.init.classifier, config.data.classes = str(tmp_path / "tuned"), "stl10"
     params = {"classifier": {name.split("/")[1]: x for name, x in started.items()}}
     with pytest.raises(ConfigError, match="tuned is of other classes than this run's"):
-        read_initial_classifier(config, params)
+        read_initial_parameters(config, params)
 
 
 def test_a_classifier_comes_from_a_run_that_has_one(tmp_path):
     config = load_config(TINY)
-    assert read_initial_classifier(config, {"classifier": {}}) == ({}, [])
+    assert read_initial_parameters(config, {"classifier": {}}) == ({}, [])
     config.init.classifier = str(tmp_path)
     with pytest.raises(ConfigError, match="config.init.classifier: .* is no workdir of a run with"):
-        read_initial_classifier(config, {"classifier": {}})
+        read_initial_parameters(config, {"classifier": {}})

@@ -7,8 +7,8 @@ import shutil
 import pytest
 from etils import epath
 
+from big_align.core.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.data.sources.digits import DIGIT_WORDS
-from big_align.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.runs import build, check, restore, train
 from big_align.runs.command_line import load_config
 from tests.run_main import TINY, read_losses
@@ -159,15 +159,17 @@ def test_a_run_goes_on_with_another_rate_and_names_another_tokenizer(tmp_path, c
         restore.load_weights(config, str(tmp_path / "b"), train.build.build_tokenizer(config))
 
 
-def test_a_run_does_not_end_before_the_step_that_it_has_reached():
+def test_a_run_does_not_end_before_the_step_that_it_has_reached(tmp_path):
+    folder = epath.Path(tmp_path)
     config = load_config(TINY, "--config.total_steps=50")
     for step in (49, 50):  # a finished run that is started again is finished
-        restore.check_total_steps("run", config, step)
+        restore.check_continued(config, "run", folder, step, {})
     told = "^config.total_steps = 50, but run has reached step 51: give at least 51, or another"
     with pytest.raises(ConfigError, match=told):
-        restore.check_total_steps("run", config, 51)
+        restore.check_continued(config, "run", folder, 51, {})
 
 
+@pytest.mark.slow
 def test_initial_weights_may_be_gone_once_they_are_in_a_checkpoint(tmp_path):
     gone, workdir = f"--config.init.all={tmp_path / 'gone'}", str(tmp_path / "run")
     config, after = load_config(TINY, gone), load_config(TINY)
@@ -187,12 +189,12 @@ def test_initial_weights_may_be_gone_once_they_are_in_a_checkpoint(tmp_path):
 def test_where_a_run_continues_is_told_and_that_another_may_have_been_there(tmp_path, capsys):
     workdir, folder = tmp_path / "run", epath.Path(tmp_path / "shared")
     workdir.mkdir()
-    told = f"continues after step 7 of {folder}"
-    restore.tell_origin(str(workdir), folder, 7)
+    told, config = f"continues after step 7 of {folder}", load_config(TINY)
+    restore.check_continued(config, str(workdir), folder, 7, {})
     other = f"{workdir} has no config.json: another workdir may have written it"
     assert capsys.readouterr().out == f"{told}; {other}\n"
-    restore.keep_config(str(workdir), load_config(TINY), 7)
-    restore.tell_origin(str(workdir), folder, 7)
+    restore.keep_config(str(workdir), config, 7)
+    restore.check_continued(config, str(workdir), folder, 7, {})
     assert capsys.readouterr().out == f"{told}\n"
 
 
@@ -217,10 +219,6 @@ def test_a_run_that_was_killed_before_a_save_was_complete_begins_again(tmp_path,
         assert capsys.readouterr().out == told
     restore.check_not_begun(str(tmp_path / "new"), epath.Path(tmp_path / "new" / "checkpoints"))
     assert capsys.readouterr().out == ""
-    former = json.loads((workdir / "config.json").read_text())
-    del former["checkpoint"]["folder"]  # as earlier versions left it
-    (workdir / "config.json").write_text(json.dumps(former))
-    restore.check_not_begun(str(workdir), epath.Path(workdir / "checkpoints"))
 
 
 @pytest.mark.parametrize(("logged", "saves"), [(10, (5, 10)), (99, (99,)), (21, ())])

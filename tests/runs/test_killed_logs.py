@@ -8,7 +8,7 @@ import time
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from big_align.whole_files import name_partial
+from big_align.core.whole_files import name_partial
 from tests.run_main import Run, read_losses
 
 STEPS = 60

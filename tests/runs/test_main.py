@@ -116,7 +116,7 @@ def test_evaluating_without_a_checkpoint_is_one_line(tmp_path):
         (("--mode=eval", "--workdir", "{}"), "--workdir={} has no config.json to go by: .*"),
         (
             ("--confg=quickstart", "--workdir={}"),
-            r"--confg=quickstart: there is no flag 'confg' \(did you mean 'config'\?\); --help .*",
+            r"Unknown command line flag 'confg'. Did you mean: config .",
         ),
     ],
 )

@@ -2,8 +2,8 @@
 
 import pytest
 
-from big_align.benchmarks import catalog
 from big_align.runs.command_line import load_config
+from big_align.suites import catalog
 
 
 @pytest.mark.parametrize(("argument", "english"), [("", "align_b7"), (":l2", "align_l2")])

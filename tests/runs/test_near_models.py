@@ -5,9 +5,9 @@ import pathlib
 import pytest
 
 import big_align
-from big_align.errors import UserError
-from big_align.interop.formats import native_format
-from tests.interop.test_native_format import make_pretrained
+from big_align.core.errors import UserError
+from big_align.weights.formats import native_format
+from tests.weights.test_native_format import make_pretrained
 
 
 @pytest.fixture

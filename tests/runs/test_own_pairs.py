@@ -5,7 +5,7 @@ import shlex
 import fsspec
 import pytest
 
-from big_align.components.source_flags import open_source, write_source_flags
+from big_align.config.components.source_flags import open_source, write_source_flags
 from big_align.data.text.tokenizers import SPECIAL_TOKENS
 from big_align.runs import build, check, dataset, train
 from big_align.runs.command_line import load_config

@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 from etils import epy
 
-from big_align.data.tf_data.batch_values import Limits
-from big_align.data.tf_data.dataset_loader import DatasetLoader, SavedDatasetLoader
-from big_align.data.tf_data.facts import DatasetFacts, attach_facts
-from big_align.errors import CheckpointMismatch, ConfigError, UserError
+from big_align.core.errors import CheckpointMismatch, ConfigError, UserError
+from big_align.data.tf_data.batch_checks import Limits
+from big_align.data.tf_data.dataset_loader import (
+    DatasetFacts,
+    DatasetLoader,
+    SavedDatasetLoader,
+    attach_facts,
+)
 from big_align.runs import build, check, train
 from big_align.runs.command_line import load_config
 from tests.run_main import TINY, Run, read_losses
@@ -21,7 +25,7 @@ from tests.run_main import TINY, Run, read_losses
 with epy.lazy_imports():  # for seconds, which tests that are not run need not wait
     import tensorflow as tf
 
-IMAGE_TEXT = "big_align.data.tf_pipelines:image_text"
+IMAGE_TEXT = "big_align.runs.pipelines:image_text"
 OWN = ("tests.pipelines:saved", "tests.pipelines:from_step")
 FLAGS = ("--config.total_steps=5", "--config.checkpoint.every=2", "--config.evaluators={}")
 

@@ -6,8 +6,9 @@ import signal
 
 import numpy as np
 import pytest
+from absl.testing import flagsaver
 
-from big_align.errors import Stopped
+from big_align.core.errors import Stopped
 from big_align.reports import report
 from big_align.reports.run_record import read_record
 from big_align.runs import command_line, evaluate, train
@@ -84,14 +85,10 @@ def test_what_a_command_line_changes_is_known(monkeypatch):
     flags = [f"--config={TINY}:2", "--config.seed=5", "--config.objective.name=siglip"]
     argv = ["main.py", *flags, "--workdir=here"]
     monkeypatch.setattr(command_line.sys, "orig_argv", ["/usr/bin/python3", *argv])
-    monkeypatch.setattr(command_line.flags, "FLAGS", values := command_line.flags.FlagValues())
-    holder = command_line.config_flags.DEFINE_config_file(
-        "config", lock_config=True, flag_values=values, sys_argv=argv
-    )
-    command_line.flags.DEFINE_string("workdir", None, "", flag_values=values)
-    command_line._parse(values, holder, argv)
-    monkeypatch.setattr(command_line, "CONFIG", holder)
-    described = command_line.describe_command()
+    monkeypatch.setattr(command_line, "_given", [])
+    with flagsaver.flagsaver():
+        command_line._parse(argv)
+        described = command_line.describe_command()
     assert described["config"] == f"{TINY}:2"
     assert described["command"] == f"python main.py {' '.join(flags)} --workdir=here"
     changes = described["changes"]

@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from big_align.errors import DivergedError
+from big_align.core.errors import DivergedError
 from big_align.runs import build, dataset, train
 from big_align.runs.command_line import load_config
 from big_align.training.health import rewinds

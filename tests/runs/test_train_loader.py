@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from big_align.core.errors import BrokenDataError, ConfigError
 from big_align.data.labels.classes import read_classes
 from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.loader import TrainLoader
@@ -14,7 +15,6 @@ from big_align.data.loading.stream import ExampleStream
 from big_align.data.loading.text_samplers import CaptionSampler, NoTextSampler, TemplateSampler
 from big_align.data.sources.digits import DIGIT_CLASSES, digits_source
 from big_align.data.text.tokenizers import WordTokenizer
-from big_align.errors import BrokenDataError, ConfigError
 from big_align.runs import build
 from tests.data.loaders import assert_equal
 from tests.data.samples import BROKEN, break_some

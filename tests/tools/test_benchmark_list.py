@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from big_align.benchmarks import catalog
-from big_align.errors import UserError
+from big_align.core.errors import UserError
+from big_align.suites import catalog
 from big_align.tools import benchmark
 from tests.run_main import ROOT
 

@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from big_align.components import tables
+from big_align.config.components import tables
+from big_align.core.errors import ConfigError
 from big_align.data.sources.digits import DIGIT_WORDS
 from big_align.data.tags.tag_list import read_tag_list
-from big_align.errors import ConfigError
 from big_align.objectives.clip import Clip
 from big_align.runs import build, check
 from big_align.tools import build_tags

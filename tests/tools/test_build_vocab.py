@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from big_align.components.source_flags import open_captions
+from big_align.config.components.source_flags import open_captions
 from big_align.data.text import vocabulary
 from big_align.data.text.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
 from big_align.data.text.word_counts import count_texts, weigh_languages

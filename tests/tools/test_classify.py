@@ -6,7 +6,7 @@ from PIL import Image
 
 import big_align
 from big_align.tools import classify
-from tests.inference.test_loaded_model import folder  # noqa: F401  (a fixture)
+from tests.use.inference.test_loaded_model import folder  # noqa: F401  (a fixture)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from big_align import tools
-from big_align.errors import Stopped, UserError
+from big_align.core.errors import Stopped, UserError
 from big_align.tools import command
 
 BAD = {

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import big_align
-from big_align import interop
-from big_align.clusters import embed_source
+from big_align import weights
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
-from big_align.distributed import processes
-from big_align.interop.formats.preprocessing import Preprocessing
-from big_align.interop.formats.pretrained import Pretrained
+from big_align.parallel.distributed import processes
+from big_align.runs import embed_source
 from big_align.tools import embed
+from big_align.weights.formats.preprocessing import Preprocessing
+from big_align.weights.formats.pretrained import Pretrained
 from tests.data.samples import encode_image, make_pixels, write_tar
 from tests.two_processes import run_both
 
@@ -31,7 +31,7 @@ def save_model(path, seed=0, node=NODE, preprocessing=True, mean=(0.4, 0.5, 0.6)
     variables = jax.jit(made.model.init)(jax.random.PRNGKey(seed), image)
     seen = Preprocessing(8, 8, keep_aspect=False, mean=mean) if preprocessing else None
     tower = Pretrained(node, jax.tree.map(np.asarray, nn.meta.unbox(variables)), 8, seen)
-    interop.save(path, tower, "big_align")
+    weights.save(path, tower, "big_align")
     return path
 
 
@@ -241,7 +241,7 @@ def test_a_model_that_gives_no_numbers_names_the_image(model, source, tmp_path, 
     tower = big_align.load(model)
     broken = jax.tree.map(lambda x: np.full_like(x, np.nan), tower.variables)
     made = Pretrained(NODE, broken, 8, tower.preprocessing)
-    interop.save(tmp_path / "nan", made, "big_align")
+    weights.save(tmp_path / "nan", made, "big_align")
     assert run(tmp_path / "nan", source, tmp_path / "out") == 1
     assert "pairs-0.tar: 0000: its embedding is not finite" in capsys.readouterr().err
 

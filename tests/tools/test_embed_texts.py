@@ -9,17 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import big_align
-from big_align import interop
+from big_align import weights
+from big_align.core.errors import UserError
 from big_align.data.precomputed import single_files
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.data.precomputed.shard_files import list_shards
-from big_align.errors import UserError
-from big_align.inference import text_shards
-from big_align.inference.loaded_model import LoadedModel
 from big_align.tools import embed
+from big_align.use.inference import text_shards
+from big_align.use.inference.loaded_model import LoadedModel
 from tests.data.samples import encode_image, make_pixels, write_tar
 from tests.embedding_folder import write_embeddings
-from tests.inference.test_loaded_model import DUAL, SEEN, TOKENIZER, make_pretrained
+from tests.use.inference.test_loaded_model import DUAL, SEEN, TOKENIZER, make_pretrained
 
 TEXTS = ["a cat", "a red dog on grass", "", "a photo  ", "of grass", "a cat"]
 
@@ -31,7 +31,7 @@ def run(**options):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "dual"
-    interop.save(path, make_pretrained(DUAL, preprocessing=SEEN, tokenizer=TOKENIZER), "big_align")
+    weights.save(path, make_pretrained(DUAL, preprocessing=SEEN, tokenizer=TOKENIZER), "big_align")
     return str(path)
 
 
@@ -97,7 +97,7 @@ def write_pairs(folder):
 
 
 def test_the_captions_of_an_example_share_its_key_and_a_broken_one_is_left_out(tmp_path):
-    from big_align.components.source_flags import open_source
+    from big_align.config.components.source_flags import open_source
 
     path = write_pairs(tmp_path)
     source, _ = open_source(path, None, ["caption=json.captions"], captions=True)
@@ -281,7 +281,7 @@ def test_a_folder_is_of_one_tokenizer_and_one_architecture(model, tmp_path, line
         ("heads", {"node": DUAL | {"text": text | {"heads": 4}}}, "architecture is"),
     ):
         other = LoadedModel.of(loaded, **changed)
-        interop.save(tmp_path / name, other, "big_align")
+        weights.save(tmp_path / name, other, "big_align")
         assert run(model=tmp_path / name, **given) == 1
         assert message in capsys.readouterr().err
 

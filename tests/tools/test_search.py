@@ -8,8 +8,8 @@ import pytest
 
 import big_align
 from big_align.tools import index, search, serve
-from tests.inference.test_loaded_model import folder  # noqa: F401  (a fixture)
-from tests.search.indexes import TEXTS, encode_photo, write_photos, write_table
+from tests.use.inference.test_loaded_model import folder  # noqa: F401  (a fixture)
+from tests.use.search.indexes import TEXTS, encode_photo, write_photos, write_table
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from big_align import interop
+from big_align import weights
 from big_align.data.precomputed import shard_files
 from big_align.data.sources.array_source import ArraySource, read_npz
-from big_align.interop.formats.architecture import make_model
 from big_align.tools import show_clusters
+from big_align.weights.formats.architecture import make_model
 
 COUNT, K, LABELS = 30, 5, 2
 
@@ -99,8 +99,8 @@ def test_patches_of_a_model(source, tmp_path, capsys):
     node = {"name": "vit", "variant": "ti/2", "width": 16, "depth": 1, "heads": 2, "mlp_dim": 32}
     variables = make_model(node).init(jax.random.PRNGKey(0), jnp.zeros((1, 8, 8, 3)))
     variables = jax.tree.map(np.asarray, nn.meta.unbox(variables))
-    seen = interop.Preprocessing(8, 8)
-    interop.save(tmp_path / "m", interop.Pretrained(node, variables, 8, seen), "big_align")
+    seen = weights.Preprocessing(8, 8)
+    weights.save(tmp_path / "m", weights.Pretrained(node, variables, 8, seen), "big_align")
     drawn = run(capsys, tmp_path / "out", *source, f"--model={tmp_path / 'm'}", "--images=3")
     assert list(drawn) == ["patches.png"]
 

@@ -8,7 +8,7 @@ import big_align
 from big_align.data.labels.classes import read_classes
 from big_align.evaluators.zero_shot import average_texts
 from big_align.tools import show_tsne
-from tests.inference.test_loaded_model import folder  # noqa: F401  (a fixture)
+from tests.use.inference.test_loaded_model import folder  # noqa: F401  (a fixture)
 
 NAMES = ("dog", "red cat", "grass", "Blue")
 OTHERS = ("cat", "red dog", "blue", "green grass", "red")

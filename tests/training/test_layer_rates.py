@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.training.layer_rates import LayerRates
 from big_align.training.optimizers import make_optimizer, make_row_optimizer
 

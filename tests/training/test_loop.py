@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from big_align.errors import NotFiniteError, Stopped
+from big_align.core.errors import NotFiniteError, Stopped
 from big_align.training.health.rewinds import Health
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog, read_evaluations
 from big_align.training.logs.goodput import Clock, RunTime

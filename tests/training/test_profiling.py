@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.training.profiling import Profiler, parse_steps
 
 

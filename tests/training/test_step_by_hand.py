@@ -8,8 +8,8 @@ import pytest
 
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.encoders import TwoTowers
-from big_align.row_tables import Drawn
 from big_align.training.optimizers import make_row_optimizer
+from big_align.training.row_tables import Drawn
 from big_align.training.state import TrainState
 from big_align.training.step import make_train_step
 from tests import tiny

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from big_align.core.errors import Stopped
 from big_align.data.boundary import ONE_EXAMPLE
-from big_align.errors import Stopped
 from big_align.training import stopping
 from tests.run_main import ROOT, environment
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from big_align.distributed import activity
+from big_align.parallel.distributed import activity
 from big_align.training.logs.goodput import Clock
 from big_align.training.watchdog import MOST_LINES, Watchdog, format_activities
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
+from big_align.core.errors import UserError
+from big_align.core.words import write_name
 from big_align.data import examples
-from big_align.data.derived.split_source import ChosenExamples
+from big_align.data.derived.derived_source import ChosenExamples
 from big_align.data.labels.classes import OWN_NAMES, ClassList, read_classes
 from big_align.data.labels.label_names import match_names
-from big_align.errors import UserError
-from big_align.words import write_name
 
 ABSENT = -1
 """The new label of a class that is left out."""

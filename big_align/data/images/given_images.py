@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
+from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import boundary, examples, files
 from big_align.data.images import decoding
-from big_align.errors import UserError, put_in_a_line
 
 LISTS = "OUST"  # kinds of arrays of objects and of texts, which are read as lists
 KINDS = "a path, a URL, encoded bytes, an open file, a PIL image or a uint8 array [h w 3]"

@@ -70,12 +70,12 @@ def rand_augment(
     """
     chosen = RECIPES[recipe]
     for _ in range(num_ops):
-        operation = chosen.operations[int(rng.random() * len(chosen.operations))]
+        name = chosen.operations[int(rng.random() * len(chosen.operations))]
         if rng.random() >= PROBABILITY:
             continue
         drawn = min(max(magnitude + chosen.magnitude_std * _draw_normal(rng), 0.0), MAGNITUDE_MAX)
         sign = 1 if rng.random() < 0.5 else -1
-        picture = operation(picture, Strength(drawn / MAGNITUDE_MAX, sign, chosen))
+        picture = OPERATIONS[name](picture, Strength(drawn / MAGNITUDE_MAX, sign, chosen))
     return picture
 
 
@@ -84,14 +84,14 @@ class Recipe:
     """What may be drawn, and how strong it is.
 
     Attributes:
-      operations: those that are drawn.
+      operations: the names of those that are drawn.
       magnitude_std: the standard deviation of the magnitude.
       fill: the color of what moves in from outside.
       shift: the pixels of a translation, from the side in pixels and the fraction.
       factor: that of brightness and the like, from the fraction and the sign.
     """
 
-    operations: tuple["Operation", ...]
+    operations: tuple[str, ...]
     magnitude_std: float
     fill: tuple[int, ...]
     shift: Callable[[int, float], float]
@@ -138,102 +138,73 @@ def _equalize(picture: Image.Image, by: Strength) -> Image.Image:
     return look_up(picture, np.stack(tables))
 
 
-def _invert(picture: Image.Image, by: Strength) -> Image.Image:
-    return look_up(picture, 255 - VALUES)
-
-
 def _posterize(picture: Image.Image, by: Strength) -> Image.Image:
     dropped = 8 - (4 - int(4 * by.fraction))
     return look_up(picture, VALUES >> dropped << dropped)
 
 
-def _solarize(picture: Image.Image, by: Strength) -> Image.Image:
-    return look_up(picture, np.where(VALUES < 256 - int(256 * by.fraction), VALUES, 255 - VALUES))
+def _shear(picture: Image.Image, by: Strength, right: float, down: float) -> Image.Image:
+    matrix = (1.0, right, 0.0, down, 1.0, 0.0)
+    return picture.transform(
+        picture.size,
+        Image.Transform.AFFINE,
+        matrix,
+        Image.Resampling.BILINEAR,
+        fillcolor=by.recipe.fill,
+    )
 
 
-def _solarize_add(picture: Image.Image, by: Strength) -> Image.Image:
-    return look_up(picture, np.where(VALUES < 128, VALUES + int(110 * by.fraction), VALUES))
-
-
-def _color(picture: Image.Image, by: Strength) -> Image.Image:
-    return adjust_saturation(picture, by.factor)
-
-
-def _contrast(picture: Image.Image, by: Strength) -> Image.Image:
-    return adjust_contrast(picture, by.factor)
-
-
-def _brightness(picture: Image.Image, by: Strength) -> Image.Image:
-    return adjust_brightness(picture, by.factor)
-
-
-def _sharpness(picture: Image.Image, by: Strength) -> Image.Image:
-    return ImageEnhance.Sharpness(picture).enhance(by.factor)
-
-
-def _rotate(picture: Image.Image, by: Strength) -> Image.Image:
-    degrees = by.sign * 30 * by.fraction
-    return picture.rotate(degrees, Image.Resampling.BILINEAR, fillcolor=by.recipe.fill)
-
-
-def _shear_x(picture: Image.Image, by: Strength) -> Image.Image:
-    return _shear(picture, by, (1.0, by.sign * 0.3 * by.fraction, 0.0, 0.0, 1.0, 0.0))
-
-
-def _shear_y(picture: Image.Image, by: Strength) -> Image.Image:
-    return _shear(picture, by, (1.0, 0.0, 0.0, by.sign * 0.3 * by.fraction, 1.0, 0.0))
-
-
-def _shear(picture: Image.Image, by: Strength, matrix: tuple[float, ...]) -> Image.Image:
-    linear = Image.Resampling.BILINEAR
-    affine = Image.Transform.AFFINE
-    return picture.transform(picture.size, affine, matrix, linear, fillcolor=by.recipe.fill)
-
-
-def _translate_x(picture: Image.Image, by: Strength) -> Image.Image:
-    return _move(picture, by, round(by.sign * by.recipe.shift(picture.width, by.fraction)), 0)
-
-
-def _translate_y(picture: Image.Image, by: Strength) -> Image.Image:
-    return _move(picture, by, 0, round(by.sign * by.recipe.shift(picture.height, by.fraction)))
-
-
-def _move(picture: Image.Image, by: Strength, right: int, down: int) -> Image.Image:
+def _move(picture: Image.Image, by: Strength, side: int, axis: tuple[int, int]) -> Image.Image:
+    shift = round(by.sign * by.recipe.shift(side, by.fraction))
     moved = Image.new("RGB", picture.size, by.recipe.fill)
-    moved.paste(picture, (right, down))
+    moved.paste(picture, (shift * axis[0], shift * axis[1]))
     return moved
 
 
-def _identity(picture: Image.Image, by: Strength) -> Image.Image:
-    return picture
+OPERATIONS: dict[str, Operation] = {
+    "identity": lambda picture, by: picture,
+    "autocontrast": _autocontrast,
+    "equalize": _equalize,
+    "invert": lambda picture, by: look_up(picture, 255 - VALUES),
+    "posterize": _posterize,
+    "solarize": lambda picture, by: look_up(
+        picture, np.where(VALUES < 256 - int(256 * by.fraction), VALUES, 255 - VALUES)
+    ),
+    "solarize_add": lambda picture, by: look_up(
+        picture, np.where(VALUES < 128, VALUES + int(110 * by.fraction), VALUES)
+    ),
+    "color": lambda picture, by: adjust_saturation(picture, by.factor),
+    "contrast": lambda picture, by: adjust_contrast(picture, by.factor),
+    "brightness": lambda picture, by: adjust_brightness(picture, by.factor),
+    "sharpness": lambda picture, by: ImageEnhance.Sharpness(picture).enhance(by.factor),
+    "rotate": lambda picture, by: picture.rotate(
+        by.sign * 30 * by.fraction, Image.Resampling.BILINEAR, fillcolor=by.recipe.fill
+    ),
+    "shear_x": lambda picture, by: _shear(picture, by, by.sign * 0.3 * by.fraction, 0.0),
+    "shear_y": lambda picture, by: _shear(picture, by, 0.0, by.sign * 0.3 * by.fraction),
+    "translate_x": lambda picture, by: _move(picture, by, picture.width, (1, 0)),
+    "translate_y": lambda picture, by: _move(picture, by, picture.height, (0, 1)),
+}
+"""The operations by name: the module's docstring has their ranges."""
 
-
-_BOTH = (
-    _autocontrast,
-    _equalize,
-    _rotate,
-    _brightness,
-    _sharpness,
-    _shear_x,
-    _shear_y,
-    _translate_x,
-    _translate_y,
+BOTH = (
+    *("autocontrast", "equalize", "rotate", "brightness", "sharpness"),
+    *("shear_x", "shear_y", "translate_x", "translate_y"),
 )
-
 RECIPES = {
     "timm": Recipe(
-        operations=(*_BOTH, _invert, _posterize, _solarize, _solarize_add, _color, _contrast),
+        operations=(*BOTH, "invert", "posterize", "solarize", "solarize_add", "color", "contrast"),
         magnitude_std=0.5,
         fill=tuple(round(255 * mean) for mean in IMAGENET_MEAN),
         shift=lambda side, fraction: 0.45 * fraction * side,
         factor=lambda fraction, sign: 1 + sign * 0.9 * fraction,
     ),
     "albef": Recipe(
-        operations=(*_BOTH, _identity),
+        operations=(*BOTH, "identity"),
         magnitude_std=0.0,
         fill=(128, 128, 128),
         shift=lambda side, fraction: 10 * fraction,
         factor=lambda fraction, sign: 0.1 + 1.8 * fraction,
     ),
 }
-"""The recipes by name: the module's docstring has their ranges."""
+"""The recipes by name."""

@@ -1,15 +1,15 @@
 """Finds which images of an evaluation set are the same to a model."""
 
-import hashlib
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 from absl import logging
 from jaxtyping import Int, UInt8
 
+from big_align.core.digests import hash_bytes
+from big_align.core.errors import UserError
 from big_align.data.examples import Source
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.errors import UserError
 
 HASH_BYTES = 8
 MOST_COPIES = 100
@@ -42,8 +42,7 @@ class SameImages:
             numbers = step * self._batch_size + self._rows
             for row in np.flatnonzero(batch["mask"]).tolist():
                 pixels = np.ascontiguousarray(batch["image"][row])
-                digest = hashlib.blake2b(pixels, digest_size=HASH_BYTES).digest()
-                self.hashes[numbers[row]] = np.frombuffer(digest, np.uint8)
+                self.hashes[numbers[row]] = np.frombuffer(hash_bytes(pixels, HASH_BYTES), np.uint8)
             yield batch
 
 

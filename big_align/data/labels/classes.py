@@ -1,19 +1,18 @@
 """Class lists: the names, descriptions and ids of the labels 0 to n - 1."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from big_align.core.errors import UserError, put_in_a_line, suggest
+from big_align.core.words import compose, write_name
 from big_align.data import files
-from big_align.data.json_texts import NotJson, parse_json
+from big_align.data.json_texts import find_half, format_json, read_json
 from big_align.data.labels.line_ids import split_ids
 from big_align.data.labels.templates import fill_templates, read_templates
 from big_align.data.labels.word_net import ID
 from big_align.data.table_lines import BadLines, read_records
-from big_align.errors import UserError, put_in_a_line, suggest
-from big_align.words import compose, write_name
 
 NAMES = {"name", "names", "wnid"}
 """Columns of a table, of which it must have one."""
@@ -125,21 +124,10 @@ def read_classes(name_or_path: str, allow_ids: bool = False) -> ClassList:
         an id; a label is not the position; or two classes have the same name, description and id.
     """
     path = _find(name_or_path)
-    try:
-        text = files.read_text(path)
-    except UserError as error:
-        raise UserError(f"class list {error}") from error
     if path.endswith(".json"):
-        entries, templates = _entries_of_json(text, path)
-    elif delimiter := _find_delimiter(text, path):
-        entries, templates = _entries_of_csv(text, path, delimiter), ()
+        entries, templates = _entries_of_json(path)
     else:
-        lines = [line.strip() for line in files.split_lines(text.rstrip())]
-        rows = enumerate(split_ids(lines, f"class list {path}"), start=1)
-        entries = [
-            (f"line {n}", {"name": name, "id": id} if id else name) for n, (id, name) in rows
-        ]
-        templates = ()
+        entries, templates = _entries_of_text(path), ()
     if not entries:
         raise UserError(f"class list {path}: has no class")
     rows = [
@@ -174,16 +162,9 @@ def format_classes(classes: ClassList, source: str) -> str:
     synonyms = classes.synonyms or ((),) * len(classes)
     rows = zip(classes.names, classes.descriptions, classes.ids, synonyms, strict=True)
     objects = [dict(name=n, description=d, id=id, synonyms=more) for n, d, id, more in rows]
-    lists = {
-        "classes": [{key: value for key, value in row.items() if value} for row in objects],
-        "templates": classes.templates,
-    }
-    fields = [f' "source": {json.dumps(source, ensure_ascii=False)}']
-    for field, entries in lists.items():
-        if entries:
-            lines = ",\n".join(f"  {json.dumps(entry, ensure_ascii=False)}" for entry in entries)
-            fields.append(f' "{field}": [\n{lines}\n ]')
-    return "{\n" + ",\n".join(fields) + "\n}\n"
+    lists = {"classes": [{key: value for key, value in row.items() if value} for row in objects]}
+    lists |= {"templates": classes.templates} if classes.templates else {}
+    return format_json({"source": source}, lists)
 
 
 def _find(name_or_path: str) -> str:
@@ -198,11 +179,8 @@ def _find(name_or_path: str) -> str:
     )
 
 
-def _entries_of_json(text: str, path: str) -> tuple[list[tuple[str, Any]], tuple[str, ...]]:
-    try:
-        content = parse_json(text)
-    except NotJson as error:
-        raise UserError(f"class list {path} {error}") from error
+def _entries_of_json(path: str) -> tuple[list[tuple[str, Any]], tuple[str, ...]]:
+    content = read_json(path, "class list ")
     entries, templates = content, []
     if isinstance(content, dict):
         entries, templates = content.get("classes"), content.get("templates", [])
@@ -219,15 +197,17 @@ def _entries_of_json(text: str, path: str) -> tuple[list[tuple[str, Any]], tuple
     return [(f"entry {n}", entry) for n, entry in enumerate(entries)], read
 
 
-def _find_delimiter(text: str, path: str) -> str:
-    """Returns what separates the columns of a table, or "" for one name per line."""
-    if path.endswith(".csv"):
-        return ","
+def _entries_of_text(path: str) -> list[tuple[str, Any]]:
+    """Returns the rows of a table, or the names that stand on a line each."""
+    text = files.read_text(path, "class list ")
     first = text.partition("\n")[0].strip("\r")
-    return "\t" * (path.endswith(".tsv") and ("\t" in first or first in NAMES))
-
-
-def _entries_of_csv(text: str, path: str, delimiter: str) -> list[tuple[str, Any]]:
+    delimiter = "," * path.endswith(".csv")
+    if path.endswith(".tsv") and ("\t" in first or first in NAMES):
+        delimiter = "\t"
+    if not delimiter:
+        lines = [line.strip() for line in files.split_lines(text.rstrip())]
+        rows = enumerate(split_ids(lines, f"class list {path}"), start=1)
+        return [(f"line {n}", {"name": name, "id": id} if id else name) for n, (id, name) in rows]
     entries = []
     for line, row in read_records(text, delimiter, BadLines(f"class list {path}")):
         if not NAMES & row.keys():
@@ -264,16 +244,9 @@ def _read_entry(entry: Any, position: int, where: str) -> tuple[str, str, str]:
         raise UserError(f"{where}: has no name; a class is a text or an object with a `name`")
     if not isinstance(description, str):
         raise UserError(f"{where}: the description of {name!r} must be a text")
-    _check_unicode(name + description, where)
+    if half := find_half(name + description):
+        raise UserError(f"{where}: has {half}")
     return write_name(name), compose(description), id
-
-
-def _check_unicode(text: str, where: str) -> None:
-    """Refuses halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(f"{where}: has half a character, {text[error.start]!a}") from error
 
 
 def _read_synonyms(entry: Any, where: str) -> tuple[str, ...]:
@@ -281,8 +254,8 @@ def _read_synonyms(entry: Any, where: str) -> tuple[str, ...]:
     found = entry.get("synonyms") or [] if isinstance(entry, Mapping) else []
     if not isinstance(found, list) or not all(isinstance(n, str) and n.strip() for n in found):
         raise UserError(f"{where}: `synonyms` must be a list of names")
-    for name in found:
-        _check_unicode(name, where)
+    if half := find_half("".join(found)):
+        raise UserError(f"{where}: has {half}")
     return tuple(map(write_name, found))
 
 

@@ -4,13 +4,13 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from big_align.core.errors import UserError
+from big_align.core.words import compose, write_name
 from big_align.data.files import read_text
-from big_align.data.json_texts import NotJson, parse_json
+from big_align.data.json_texts import read_json
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.word_net import ID, WordNet
 from big_align.data.table_lines import BadLines, read_records
-from big_align.errors import UserError
-from big_align.words import compose, write_name
 
 ORIGINS = {
     "file": "by the file of descriptions",
@@ -49,14 +49,11 @@ def read_descriptions(path: str) -> dict[str, str | None]:
     Raises:
       UserError: the file cannot be read, or has no description.
     """
-    try:
-        text = read_text(path)
-    except UserError as error:
-        raise UserError(f"descriptions {error}") from error
     if path.endswith(".csv"):
+        text = read_text(path, "descriptions ")
         rows = [row for _, row in read_records(text, ",", BadLines(f"descriptions {path}"))]
     else:
-        rows = _rows_of_json(text, path)
+        rows = _rows_of_json(path)
     found = defaultdict(set)
     for row in rows:
         description = compose(str(row.get("description") or ""))
@@ -70,11 +67,8 @@ def read_descriptions(path: str) -> dict[str, str | None]:
     return {key: texts.pop() if len(texts) == 1 else None for key, texts in found.items()}
 
 
-def _rows_of_json(text: str, path: str) -> list[Mapping]:
-    try:
-        content = parse_json(text)
-    except NotJson as error:
-        raise UserError(f"descriptions {path} {error}") from error
+def _rows_of_json(path: str) -> list[Mapping]:
+    content = read_json(path, "descriptions ")
     if isinstance(content, dict) and not isinstance(content.get("classes"), list):
         return [{"name": key, "description": text} for key, text in content.items()]
     rows = content["classes"] if isinstance(content, dict) else content

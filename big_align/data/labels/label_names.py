@@ -12,10 +12,10 @@ import numpy as np
 from absl import logging
 from jaxtyping import Int
 
+from big_align.core.errors import UserError, suggest
+from big_align.core.words import fold_text, write_name
 from big_align.data.examples import WrongLabel
 from big_align.data.labels.classes import ClassList
-from big_align.errors import UserError, suggest
-from big_align.words import fold_text, write_name
 
 Names = tuple[str, ...] | None
 """The name of each label; None if labels are only numbers."""

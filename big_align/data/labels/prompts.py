@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from big_align.core.errors import UserError, warn_once
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.templates import asks_description, fill_templates, read_templates
-from big_align.errors import UserError, warn_once
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 DESCRIPTION = "{description}"
 _LEFT_OUT = re.compile(r"[\s,;:]*" + re.escape(DESCRIPTION))

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 ID = re.compile(r"([nvars])(\d{8})")
 """Part of speech and offset of a synset, as ImageNet names its classes."""
@@ -25,6 +25,9 @@ class WordNet:
     Args:
       folder: has `corpora/wordnet.zip` (or its unpacked content); None for where NLTK looks by
         itself, such as $NLTK_DATA.
+
+    Raises:
+      UserError: WordNet is missing, which every method tells.
     """
 
     def __init__(self, folder: str | None = None):
@@ -50,11 +53,7 @@ class WordNet:
         return reader
 
     def describe_id(self, id: str) -> str:
-        """Returns what a synset means, "" if there is none with this id.
-
-        Raises:
-          UserError: WordNet is missing.
-        """
+        """Returns what a synset means, "" if there is none with this id."""
         match = ID.fullmatch(id)
         if not match:
             return ""
@@ -85,9 +84,6 @@ class WordNet:
         Returns:
           Senses spelled like the name before those that differ in case, and then the most frequent
           first, which is WordNet's order.
-
-        Raises:
-          UserError: WordNet is missing.
         """
         lemma = name.replace(" ", "_")
         senses = self._senses_of_lemma(lemma)
@@ -107,31 +103,20 @@ class WordNet:
 
         Returns:
           The lemma, or the word itself if it is not a noun of WordNet.
-
-        Raises:
-          UserError: WordNet is missing.
         """
         with READING:
-            forms = self._reader._morphy(word, "n")
+            forms = self._reader._morphy(word, "n")  # `morphy` returns only the first
             if len(forms) < 2:
                 return forms[0] if forms else word
             counts = {form: self._count(form, "n") for form in forms}
         return max(forms, key=lambda form: (counts[form], -len(form), form != word))
 
     def nouns(self) -> list[str]:
-        """Lists the lemmas of all nouns, in lower case; those of several words have spaces.
-
-        Raises:
-          UserError: WordNet is missing.
-        """
+        """Lists the lemmas of all nouns, in lower case; those of several words have spaces."""
         return sorted(name.replace("_", " ") for name in self._reader.all_lemma_names(pos="n"))
 
     def has_noun(self, name: str) -> bool:
-        """Returns whether a name in lower case is itself a lemma, and not only a form of one.
-
-        Raises:
-          UserError: WordNet is missing.
-        """
+        """Returns whether a name in lower case is itself a lemma, and not only a form of one."""
         return bool(self._reader.lemmas(name.replace(" ", "_"), "n"))
 
     def hypernyms_of(self, name: str) -> frozenset[str]:
@@ -143,20 +128,13 @@ class WordNet:
         Returns:
           Names in lower case, with spaces: "bear", "animal" and others; none if WordNet does not
           have the noun.
-
-        Raises:
-          UserError: WordNet is missing.
         """
         with READING:
             synsets = self._reader.synsets(name.replace(" ", "_"), "n")
             return frozenset().union(*(self._hypernyms(synset.offset()) for synset in synsets))
 
     def is_mostly_noun(self, word: str) -> bool:
-        """Returns whether a lemma is a noun in SemCor at least as often as all else it can be.
-
-        Raises:
-          UserError: WordNet is missing.
-        """
+        """Returns whether a lemma is a noun in SemCor at least as often as all else it can be."""
         lemma = word.replace(" ", "_")
         others = [(form, kind) for kind in "var" for form in self._reader._morphy(lemma, kind)]
         count = sum(self._count(form, kind) for form, kind in others)

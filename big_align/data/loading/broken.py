@@ -1,17 +1,30 @@
 """Counts broken examples, and ends a run that has too many of them."""
 
+import re
+import textwrap
 import threading
 
 import numpy as np
 from absl import logging
 
+from big_align.core.errors import BrokenDataError, FieldError, put_in_a_line
 from big_align.data import examples
-from big_align.errors import BrokenDataError, FieldError, put_in_a_line
 
 LOGGED_FIRST = 20  # every broken example up to here is named in the log, then one in LOGGED_EVERY
 LOGGED_EVERY = 100
 READ_BEFORE_STOP = 2000  # fewer examples say too little about the fraction in the data
 FEW = 2  # broken examples that end no run for which any may be broken, however small the data are
+
+
+def tell_reason(error: Exception) -> str:
+    """Returns why an example cannot be used, in the same words in every process."""
+    return put_in_a_line(re.sub(r" <[^>]* at 0x\w+>", "", str(error)))
+
+
+def name_kind(reason: str) -> str:
+    """Returns what reasons of one kind have in common: no numbers, names or addresses."""
+    kind = re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*/\S+|\b0x[0-9a-f]+", "...", reason)
+    return textwrap.shorten(re.sub(r"(?<![\w-])\d+(?!\w)", "N", kind), 160, placeholder=" ...")
 
 
 def check_fraction(max_broken_fraction: float) -> None:

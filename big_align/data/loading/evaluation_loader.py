@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int, Int32
 
+from big_align.core.errors import BrokenDataError, UserError, check_at_least
 from big_align.data import boundary, examples
 from big_align.data.images import image_ops
-from big_align.data.loading import broken, parallel, randomness
+from big_align.data.loading import broken, parallel
+from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.workers.batch_memory import HostBatch
-from big_align.errors import BrokenDataError, UserError
 
 
 class EvalLoader:
@@ -44,7 +45,7 @@ class EvalLoader:
         prefetch: int = 2,
         image_shape: tuple[int, ...] | None = None,
     ):
-        parallel.check_at_least(1, prefetch=prefetch, batch_size=batch_size)
+        check_at_least(1, prefetch=prefetch, batch_size=batch_size)
         self._offsets = ShardOffsets(source.shard_sizes)
         self.num_examples = self._offsets.count
         self._rows = parallel.check_rows(rows, batch_size)
@@ -134,7 +135,7 @@ class EvalLoader:
         self._tally.count_read(1)
         try:
             image = boundary.read_example(self._source, shard, index).image
-            pixels = self._transform(image, randomness.PositionRandom(0, number))
+            pixels = self._transform(image, PositionRandom(0, number))
         except examples.BrokenExample as error:
             self._tally.add(shard, index, error)
             return None

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from big_align.core.errors import UserError, check_at_least
 from big_align.data import examples
 from big_align.data.images import image_ops
-from big_align.data.loading import parallel
 from big_align.data.workers.batch_memory import Row
-from big_align.errors import UserError
 
 Work = Sequence[tuple[Any, image_ops.Rng]]
 """Encoded images or pixels, each with the random numbers of its transform."""
@@ -27,11 +26,6 @@ class ImagePipeline:
       views_per_image: with v > 1 `image` is uint8 [b v h w 3], each view with its own draws.
       max_pixels: an encoded image with more is broken; it is not decoded.
 
-    Attributes:
-      operations: `transform`.
-      views: `views_per_image`.
-      max_pixels: as given.
-
     Raises:
       ValueError: a value is out of range or the transform is wrong.
     """
@@ -39,8 +33,8 @@ class ImagePipeline:
     def __init__(
         self, transform: str, views_per_image: int = 1, max_pixels: int = image_ops.MAX_PIXELS
     ):
-        parallel.check_at_least(1, views_per_image=views_per_image, max_pixels=max_pixels)
-        self.operations, self.views, self.max_pixels = transform, views_per_image, max_pixels
+        check_at_least(1, views_per_image=views_per_image, max_pixels=max_pixels)
+        self._views = views_per_image
         self._transform = image_ops.Transform(transform, max_pixels)
         self._shape: tuple[int, ...] = ()
         self._size = 0
@@ -60,7 +54,7 @@ class ImagePipeline:
         """
         self._shape = self._transform(image, rng).shape
         self._size = int(np.prod(self._shape))
-        views = (self.views,) if self.views > 1 else ()
+        views = (self._views,) if self._views > 1 else ()
         return {"image": ((*views, *self._shape), np.uint8)}
 
     def apply(self, work: Work, rows: Sequence[memoryview]) -> list[Outcome]:
@@ -76,7 +70,7 @@ class ImagePipeline:
         return [self._apply(image, rng, row) for (image, rng), row in zip(work, rows, strict=True)]
 
     def _apply(self, image: Any, rng: image_ops.Rng, row: memoryview) -> Outcome:
-        for start in range(0, self.views * self._size, self._size):
+        for start in range(0, self._views * self._size, self._size):
             try:
                 pixels = self._transform(image, rng)
             except examples.BrokenExample as error:

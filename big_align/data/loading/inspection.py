@@ -2,8 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,12 +9,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, UInt8
 
+from big_align.core.digests import hash_bytes
+from big_align.core.progress import make_bar
 from big_align.data import boundary, examples
 from big_align.data.images.image_ops import MAX_PIXELS, Transform, open_view
+from big_align.data.loading.broken import name_kind, tell_reason
 from big_align.data.loading.parallel import count_cores
-from big_align.data.loading.randomness import PositionRandom
+from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.progress import make_bar
 
 CHUNK = 256  # examples that are read before their texts are tokenized
 LONGEST = 512  # texts are counted up to this many tokens
@@ -174,7 +174,7 @@ def inspect_source(
             labels.update(seen.labels)
             images.add(seen.number, seen.digest)
             for caption in dict.fromkeys(seen.captions):
-                captions.add(seen.number, _digest(caption.encode("utf-8", "surrogatepass")))
+                captions.add(seen.number, _digest(caption))
             if seen.number in shown and len(kept) < pictures:
                 some = [_show(texts, ids) for ids in text_tokens[:SHOWN]]
                 name = read.name(seen.number)
@@ -231,12 +231,12 @@ class _Hashes:
         return Duplicates(len(rows) - len(digests), len(rows), groups)
 
 
-def _digest(data: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+def _digest(data: bytes | str) -> int:
+    return int.from_bytes(hash_bytes(data), "big")
 
 
 def _find_text(captions: Sequence[str], digest: int) -> str:
-    return next(c for c in captions if _digest(c.encode("utf-8", "surrogatepass")) == digest)
+    return next(c for c in captions if _digest(c) == digest)
 
 
 class _Reader:
@@ -277,15 +277,10 @@ def _read_chunks(
                 if isinstance(seen, _Seen):
                     intact.append(seen)
                     continue
-                reason = re.sub(r" <[^>]* at 0x\w+>", "", str(seen))  # an object in Pillow's text
+                reason = tell_reason(seen)
                 fault = Fault(0, read.name(number), reason)
-                faults.setdefault(_name_kind(reason), fault).count += 1
+                faults.setdefault(name_kind(reason), fault).count += 1
             yield intact
-
-
-def _name_kind(reason: str) -> str:
-    """Reduces a reason to what it has in common with others of its kind."""
-    return re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*/\S*|\d+", "...", reason)
 
 
 def _tokenize(texts: Texts | None, visible: list[list[str]]) -> tuple[list[list[list[int]]], int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Int
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 SUM_TOLERANCE = 1e-6
 

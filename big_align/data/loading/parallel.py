@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int
 
 from big_align.data.workers.batch_memory import HostBatch
-from big_align.distributed.variables import read_number
+from big_align.parallel.distributed.variables import read_number
 
 CHUNK_MAX = 32  # rows of one job: enough for a tokenizer call to pay off; more would block threads
 CHUNK_MIN = 16  # of a process's job, if the batch has them: each job has a cost for the parent
@@ -133,13 +133,6 @@ def take_ahead(started: Iterator[Filling], depth: int) -> Iterator[HostBatch]:
     finally:
         for filling in queue:
             filling.cancel()
-
-
-def check_at_least(least: int, **values: int | None) -> None:
-    """Raises a ValueError that names the first of the values below `least`; None is not checked."""
-    for name, value in values.items():
-        if value is not None and value < least:
-            raise ValueError(f"{name} is {value}; it must be at least {least}")
 
 
 def check_rows(rows: Int[np.ndarray, " r"] | None, batch_size: int) -> Int[np.ndarray, " r"]:

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from big_align.core.errors import UserError
 from big_align.data.boundary import ONE_EXAMPLE, read_example, read_without_image
 from big_align.data.examples import BrokenExample, WrongLabel
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
-from big_align.data.loading.randomness import PositionRandom
+from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.loading.stream import ExampleStream, Location
 from big_align.data.loading.text_samplers import TextSampler
 from big_align.data.workers.batch_memory import HostBatch, Row
-from big_align.errors import UserError
 
 HELD_BYTES = 2**24
 """Bytes of encoded images that a worker holds: many photographs, one or two of the largest."""
@@ -42,7 +42,6 @@ class RowStream:
 
     Attributes:
       examples: the stream.
-      images: what makes their pixels, if anything.
       row: the shape and the type of each array of a batch, without the batch's axis.
       staying: what other processes that fill rows call in this one.
 
@@ -61,13 +60,13 @@ class RowStream:
     ):
         texts.check(examples.source)
         self.examples = examples
-        self.images = images
+        self._images = images
         self._texts, self._extra = texts, extra or ExtraFields()
         self._read = read_example if images else read_without_image
         self._image_bytes = 1  # of the largest file in the last read
         self.row: Row = {**texts.row, "label": ((), np.int32), **self._extra.row}
         if images:
-            examples.visit(0, np.zeros(1, np.int64), self.draw, self._start_images)
+            examples.visit(0, np.zeros(1, np.int64), self._draw, self._start_images)
 
     @property
     def staying(self) -> list[Any]:
@@ -103,18 +102,22 @@ class RowStream:
         into: Int[np.ndarray, " n"],
     ) -> None:
         """Fills rows whose encoded images are held in memory together."""
-        memory = _image_memory(batch, into) if self.images else []
+        memory: list[memoryview] = []
+        if self._images:
+            size = math.prod(batch["image"].shape[1:])
+            flat = memoryview(batch["image"].reshape(-1))
+            memory = [flat[row * size : (row + 1) * size] for row in into.tolist()]
 
         def finish(numbers: list[int], visits: list[Visit]) -> Sequence[BrokenExample | None]:
             texts = [visit.texts for visit in visits]
             outcomes = self._tokenize(batch, into[numbers], texts)
-            if self.images is None:
+            if self._images is None:
                 return outcomes
             work = [(visit.image, visit.rng) for visit in visits]
-            images = self.images.apply(work, [memory[n] for n in numbers])
+            images = self._images.apply(work, [memory[n] for n in numbers])
             return [one or other for one, other in zip(outcomes, images, strict=True)]
 
-        visits = self.examples.visit(step, rows, self.draw, finish)
+        visits = self.examples.visit(step, rows, self._draw, finish)
         self._image_bytes = max(_count_bytes(visit.image) for visit in visits)
         batch["label"][into] = [visit.label for visit in visits]
         for name in self._extra.row:
@@ -134,17 +137,8 @@ class RowStream:
             return [outcome for outcomes in each for outcome in outcomes]
         return [None] * len(texts)
 
-    def draw(self, location: Location, rng: PositionRandom) -> Visit:
-        """Reads an example and draws its texts.
-
-        Args:
-          location: the location of the example in its source.
-          rng: the random numbers of the position.
-
-        Raises:
-          BrokenExample: a part of it is missing or unreadable.
-          UserError: its label is wrong, and labels are trained on.
-        """
+    def _draw(self, location: Location, rng: PositionRandom) -> Visit:
+        """Reads an example and draws its texts; a wrong label that is trained on is a UserError."""
         source = self.examples.source
         try:
             example = self._read(source, *location)
@@ -160,7 +154,7 @@ class RowStream:
         (first,) = visits
         self._image_bytes = _count_bytes(first.image)
         try:
-            self.row |= self.images.start(first.image, first.rng)
+            self.row |= self._images.start(first.image, first.rng)
         except BrokenExample as error:
             return [error]
         return [None]
@@ -169,10 +163,3 @@ class RowStream:
 def _count_bytes(image: Any) -> int:
     """Returns the bytes that an encoded image takes; pixels belong to the source and count as 1."""
     return max(1, len(image)) if isinstance(image, bytes) else 1
-
-
-def _image_memory(batch: HostBatch, rows: Int[np.ndarray, " n"]) -> list[memoryview]:
-    """Returns the flat memory of the images of some rows."""
-    size = math.prod(batch["image"].shape[1:])
-    flat = memoryview(batch["image"].reshape(-1))
-    return [flat[row * size : (row + 1) * size] for row in rows.tolist()]

@@ -2,10 +2,9 @@
 
 import dataclasses
 
+from big_align.core.errors import FieldError, check_at_least
 from big_align.data.images.decoding import MAX_PIXELS
 from big_align.data.loading.broken import check_fraction
-from big_align.data.loading.parallel import check_at_least
-from big_align.errors import FieldError
 
 SHARED = ("num_threads", "num_processes", "prefetch", "pipeline")
 """Settings of the whole batch, which the parts of a mixture share."""

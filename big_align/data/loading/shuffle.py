@@ -1,4 +1,4 @@
-"""The order in which examples are visited: a pure function of seed and position."""
+"""The order in which examples are visited, and the random numbers of each position."""
 
 import functools
 from collections.abc import Iterator
@@ -6,7 +6,37 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int
 
+from big_align.core.errors import check_at_least
 from big_align.data.shard_offsets import ShardOffsets
+
+MASK = 2**64 - 1
+
+
+class PositionRandom:
+    """SplitMix64 (Steele, Lea & Flood 2014): made and sent to another process in a microsecond.
+
+    Args:
+      seed: the seed of the run.
+      position: the position of the example in the stream.
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, seed: int, position: int):
+        # two rounds of mixing, so that streams of neighboring seeds or positions are not shifted
+        # copies of each other
+        self._state = _mix(_mix(seed & MASK) ^ (position & MASK))
+
+    def random(self) -> float:
+        """Returns a number in [0, 1)."""
+        self._state = (self._state + 0x9E3779B97F4A7C15) & MASK
+        return (_mix(self._state) >> 11) * 2.0**-53
+
+
+def _mix(bits: int) -> int:
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & MASK
+    return bits ^ (bits >> 31)
 
 
 class Shuffle:
@@ -31,8 +61,7 @@ class Shuffle:
         self.num_examples = int(shard_sizes.sum())
         if not self.num_examples:
             raise ValueError("an order needs at least one example, and the source has none")
-        if window < 1:
-            raise ValueError(f"window is {window}; it must be at least 1")
+        check_at_least(1, window=window)
         if seed < 0:
             raise ValueError(f"seed is {seed}; it must not be negative")
         self._sizes = shard_sizes

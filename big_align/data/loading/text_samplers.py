@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Bool, Int32
 
+from big_align.core.errors import FieldError, UserError, check_at_least
 from big_align.data import examples
 from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.label_names import match_names
 from big_align.data.labels.prompts import choose_templates
 from big_align.data.labels.templates import fill_templates
-from big_align.data.loading import parallel
-from big_align.data.loading.randomness import PositionRandom
-from big_align.data.text.caption_check import find_caption_fault
+from big_align.data.loading.shuffle import PositionRandom
+from big_align.data.text.caption_checks import find_caption_fault
 from big_align.data.text.temperature import share_by_temperature
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.data.workers.batch_memory import Row
-from big_align.errors import FieldError, UserError
 
 
 class TextSampler(abc.ABC):
@@ -38,7 +37,7 @@ class TextSampler(abc.ABC):
     needs_labels = False
 
     def __init__(self, tokenizer: Tokenizer, count: int):
-        parallel.check_at_least(0, captions_per_image=count)
+        check_at_least(0, captions_per_image=count)
         self.tokenizer, self._count = tokenizer, count
         shape = text_shape_of(tokenizer.length, count)
         self.row: Row = {"text": (shape, np.int32), "text_mask": (shape, bool)}
@@ -109,17 +108,12 @@ class CaptionSampler(TextSampler):
         captions_used: int | None = None,
         keep_label: bool = True,
     ):
-        parallel.check_at_least(1, captions_per_image=captions_per_image)
-        if captions_used is not None and captions_used < captions_per_image:
-            raise ValueError(
-                f"captions_used is {captions_used}; it must be at least captions_per_image, which "
-                f"is {captions_per_image}"
-            )
+        check_at_least(1, captions_per_image=captions_per_image)
+        check_at_least(captions_per_image, captions_used=captions_used)
         super().__init__(tokenizer, captions_per_image)
         self._used, self._keep_label = captions_used, keep_label
 
     def check(self, source: examples.Source) -> None:
-        """Checks that the source has captions at all."""
         fault = find_caption_fault(source)
         if fault and source.class_names:
             raise FieldError(
@@ -139,7 +133,6 @@ class CaptionSampler(TextSampler):
     def draw(
         self, example: examples.Example, name: str, rng: PositionRandom
     ) -> tuple[list[str], int]:
-        """Returns captions and the label."""
         if not example.captions:
             raise examples.BrokenExample("it has no caption")
         drawn = self._draw(example.captions, rng)
@@ -159,7 +152,7 @@ class LanguageSampler(CaptionSampler):
 
     Args:
       tokenizer: makes ids from captions, and says which of them are real.
-      counts: captions of each language, n_l (`language_counts.count_languages`).
+      counts: captions of each language, n_l (`caption_checks.count_languages`).
       language_temperature: T of `temperature.share_by_temperature`; None is 1.
       captions_per_image: as in `CaptionSampler`.
       captions_used: likewise, of the captions in each language.
@@ -224,7 +217,6 @@ class NoTextSampler(TextSampler):
     def draw(
         self, example: examples.Example, name: str, rng: PositionRandom
     ) -> tuple[list[str], int]:
-        """Returns no text, and the label."""
         single = self._keep_label and len(example.labels) == 1
         return [], example.labels[0] if single else examples.NO_LABEL
 
@@ -256,7 +248,7 @@ class TemplateSampler(TextSampler):
         label_offset: int = 0,
     ):
         super().__init__(tokenizer, captions_per_image)
-        parallel.check_at_least(0, label_offset=label_offset)
+        check_at_least(0, label_offset=label_offset)
         self._classes = classes
         self._templates = choose_templates(classes, templates)
         self._label_offset = label_offset
@@ -275,7 +267,6 @@ class TemplateSampler(TextSampler):
     def draw(
         self, example: examples.Example, name: str, rng: PositionRandom
     ) -> tuple[list[str], int]:
-        """Returns filled templates and the label with its offset."""
         classes, label = self._classes, example.label
         label_check.check_label(name, label, len(classes))
         drawn = _draw_different(self._templates, self._count, rng)

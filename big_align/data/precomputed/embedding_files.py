@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
+from big_align.core.errors import UserError
+from big_align.core.regular_files import map_array, read_regular
 from big_align.data.precomputed.shard_files import (
     CAPTIONS,
     CLUSTERS,
@@ -24,8 +26,6 @@ from big_align.data.precomputed.shard_files import (
     read_shards,
 )
 from big_align.data.shard_offsets import ShardOffsets
-from big_align.disk.regular_files import map_array, read_regular
-from big_align.errors import UserError
 
 CENTERS = "centers.npy"
 OPEN_FILES = 128
@@ -40,7 +40,8 @@ class ShardFolder:
       ending: the ending of the files with arrays.
 
     Raises:
-      UserError: it is not such a folder, or shards are missing or not as long as the index says.
+      UserError: it is not such a folder, or a file is missing, cut short or of another shape than
+        the index says.
     """
 
     def __init__(self, path: str | os.PathLike, fields: Sequence[str], ending: str):
@@ -112,17 +113,11 @@ class ShardFolder:
 class EmbeddingFolder(ShardFolder):
     """The embeddings that big_align.tools.embed wrote, as if they were one array.
 
-    Args:
-      path: the folder.
-
     Attributes:
       shards: in their order.
       count: rows.
       dim: columns.
       absent: rows of zeros, for examples that could not be read.
-
-    Raises:
-      UserError: it is not such a folder, or a file is missing, cut short or of another shape.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -176,16 +171,10 @@ class CaptionFolder(ShardFolder):
 
     Caption i of an example is at place i; places beyond its captions are zero.
 
-    Args:
-      path: the folder.
-
     Attributes:
       shards: in their order.
       captions: places for the captions of an example.
       dim: columns.
-
-    Raises:
-      UserError: it is not such a folder, or a file is missing, cut short or of another shape.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -197,17 +186,11 @@ class CaptionFolder(ShardFolder):
 class ClusterFolder(ShardFolder):
     """The clusters that big_align.tools.cluster wrote; `array(shard)` is int32 [n p], -1 for none.
 
-    Args:
-      path: the folder.
-
     Attributes:
       shards: in their order.
       k: the number of clusters.
       labels_per_image: columns of the arrays, nearest first.
       centers: float32 [k d] of unit length, memory-mapped.
-
-    Raises:
-      UserError: it is not such a folder, or a file is missing, cut short or of another shape.
     """
 
     def __init__(self, path: str | os.PathLike):

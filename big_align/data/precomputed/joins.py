@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Shaped
 
+from big_align.core.errors import UserError
 from big_align.data.examples import BrokenExample, Source
 from big_align.data.precomputed.embedding_files import (
     CaptionFolder,
@@ -20,7 +21,6 @@ from big_align.data.precomputed.embedding_files import (
     ShardFolder,
 )
 from big_align.data.precomputed.shard_files import Shard, list_shards
-from big_align.errors import UserError
 
 FOLDERS = {
     "clusters": ClusterFolder,

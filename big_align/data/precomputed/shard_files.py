@@ -18,10 +18,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Shaped
 
-from big_align.data import json_texts
-from big_align.disk.regular_files import read_regular
-from big_align.errors import UserError, put_in_a_line
-from big_align.whole_files import open_whole, remove_leftovers, write_whole
+from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.whole_files import open_whole, remove_leftovers, write_whole
+from big_align.data.json_texts import read_json
 
 FORMAT = 1
 INDEX, KEYS = "index.json", ".keys"
@@ -160,12 +159,7 @@ def read_description(path: pathlib.Path, version: int, fields: Sequence[str]) ->
     Raises:
       UserError: it is not such an object.
     """
-    try:
-        found = json_texts.parse_json(read_regular(path).decode("utf-8"))
-    except json_texts.NotJson as error:
-        raise UserError(f"{path} {error}") from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not JSON ({error})") from error
+    found = read_json(str(path))
     there = found.get("format") if isinstance(found, dict) else None
     if there != version:
         raise UserError(

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from big_align.core.whole_files import open_whole, write_whole
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.data.precomputed.shard_files import KEYS, Shard, join_keys
 from big_align.data.tables.key_joins import find_repeated, spell_shortly
-from big_align.whole_files import open_whole, write_whole
 
 ENDINGS = (".npy", ".parquet")
 """How the names of single files end."""
@@ -89,16 +89,12 @@ def write_parquet(rows: EmbeddingFolder, path: pathlib.Path, keys: Keys) -> None
         for shard in rows.shards:
             if not shard.count:
                 continue
-            # A key may have bytes that are not UTF-8, which a Parquet string cannot hold.
-            lines = [_escape(key) for key in keys(shard)]
+            # A Parquet string cannot hold bytes that are not UTF-8; keys that differ still do.
+            encoded = (key.encode("utf-8", "surrogateescape") for key in keys(shard))
+            lines = [data.decode("utf-8", "backslashreplace") for data in encoded]
             there = np.array([bool(key) for key in lines])
             ends = np.concatenate([[0], np.cumsum(rows.dim * there)])
             values = pa.array(rows.array(shard)[there].reshape(-1))
             embedding = pa.LargeListArray.from_arrays(ends, values, mask=pa.array(~there))
             column = pa.array([key or None for key in lines], pa.string())
             writer.write_table(pa.Table.from_arrays([column, embedding], schema=schema))
-
-
-def _escape(key: str) -> str:
-    data = key.encode("utf-8", "surrogateescape")
-    return data.decode("utf-8", "backslashreplace")  # two that differ still do

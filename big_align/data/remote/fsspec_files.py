@@ -1,12 +1,13 @@
 """Files of any fsspec file system."""
 
 import functools
+import io
+import shutil
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
-from big_align.data.remote.opened_file import OpenedFile
-from big_align.errors import UserError, put_in_a_line, tell_in_a_line
+from big_align.core.errors import UserError, put_in_a_line, tell_in_a_line
 
 PAUSES = 1.0, 5.0  # seconds before what failed for the network is tried again
 SILENCE = 30.0  # seconds without a byte from a web server, after which it has failed
@@ -21,6 +22,45 @@ NO_PARTS = (
 
 class SendsNoParts(UserError, PermissionError):
     """A web server sends whole files alone, whatever the example; another try changes nothing."""
+
+
+class OpenedFile(io.RawIOBase):
+    """A remote file that is open for reading.
+
+    Args:
+      file: what a library has opened.
+      call: takes a function and its arguments, and calls it; raises errors of files alone.
+    """
+
+    def __init__(self, file: Any, call: Callable[..., Any]):
+        super().__init__()
+        self._file, self._call = file, call
+
+    def read(self, size: int = -1) -> bytes:
+        return self._call(self._file.read, size)
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        self._call(self._file.seek, position, whence)
+        return self.tell()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 class FsspecFiles:
@@ -59,6 +99,22 @@ class FsspecFiles:
     def read_all(self, path: str) -> bytes:
         return self._call(path, self._filesystem.cat_file, path)
 
+    def write(self, path: str, content: BinaryIO) -> None:
+        """Writes a file, which is there once all of it has been written."""
+        with self._filesystem.open(path, "wb") as remote:
+            shutil.copyfileobj(content, remote, 2**24)
+
+    def list(self, folder: str) -> list[str]:
+        """Returns the names of what is in a folder now."""
+        self._filesystem.invalidate_cache()
+        found = self._call(folder, self._filesystem.ls, folder, detail=False)
+        return [name.rstrip("/").rpartition("/")[2] for name in found]
+
+    def remove(self, path: str) -> None:
+        """Removes a file, or a folder and all in it, if it is there."""
+        if self._call(path, self._filesystem.exists, path):
+            self._call(path, self._filesystem.rm, path, recursive=True)
+
     def _call(self, path: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Calls a function; raises errors of files that name the path.
 
@@ -80,7 +136,7 @@ def open_filesystem(path: str) -> FsspecFiles:
     """Returns the files of the file system of a path.
 
     Raises:
-      ImportError, ValueError: fsspec has none for its protocol; the message says what would be.
+      UserError: fsspec has none for its protocol; the message says what would be.
     """
     import fsspec
 
@@ -92,7 +148,10 @@ def open_filesystem(path: str) -> FsspecFiles:
         limits = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
         set_by_user = fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
         options["client_kwargs"] = {"timeout": limits, **set_by_user}
-    return FsspecFiles(fsspec.core.url_to_fs(path, **options)[0])
+    try:
+        return FsspecFiles(fsspec.core.url_to_fs(path, **options)[0])
+    except (ImportError, ValueError) as error:  # no package of the protocol, or no such protocol
+        raise UserError(f"{path}: {error}") from error
 
 
 def _may_pass(error: BaseException | None) -> bool:

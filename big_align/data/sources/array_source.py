@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped, UInt8
 
+from big_align.core.errors import UserError, put_in_a_line, tell_in_a_line
 from big_align.data import array_files, examples, files
-from big_align.errors import UserError, put_in_a_line, tell_in_a_line
 
 KINDS = {
     "image": ("u", (4,), "uint8 [n h w 3]"),
@@ -17,25 +17,19 @@ KINDS = {
 """For each array, the kinds of its type (NumPy's letters), its dimensions, and both in words."""
 
 
-def check_labels(label: Shaped[np.ndarray, "n ..."], title: str) -> None:
-    """Checks that labels are class numbers, or -1.
-
-    Args:
-      label: the labels of the examples; floats must be whole.
-      title: names the array in messages.
-
-    Raises:
-      UserError: a label is not; the message names the first.
-    """
+def _clean_labels(label: Shaped[np.ndarray, "n ..."], title: str) -> list[tuple[int, ...]]:
+    """Returns the class numbers of each example; raises UserError if they are something else."""
     if label.dtype.kind not in "iuf":
         raise UserError(f"{title}: labels are {label.dtype}; they must be integers")
-    whole = (label >= examples.NO_LABEL) & (label < 2**31) & (label == np.floor(label))
-    if not whole.all():
-        place = tuple(np.argwhere(~whole)[0].tolist())
-        raise UserError(
-            f"{title}: {place[0]}: the label is {label[place].item()}, not a class number from 0 "
-            "to 2^31 - 1, or -1 for none"
-        )
+    cleaned = []
+    rows = label[:, None] if label.ndim == 1 else label
+    for number, row in enumerate(rows.tolist()):
+        try:
+            there = [each for each in row if each != examples.NO_LABEL]
+            cleaned.append(examples.clean_labels(there))
+        except examples.WrongLabel as error:
+            raise UserError(f"{title}: {number}: {error}, or -1 for none") from error
+    return cleaned
 
 
 class ArraySource:
@@ -63,7 +57,6 @@ class ArraySource:
         class_names: tuple[str, ...] | None = None,
     ):
         label = np.full(len(image), examples.NO_LABEL) if label is None else np.asarray(label)
-        check_labels(label, title)
         if not len(image) == len(captions) == len(label):
             raise ValueError(
                 f"{title}: {len(image)} images, {len(captions)} lists of captions and "
@@ -71,21 +64,17 @@ class ArraySource:
             )
         self._image = image
         self._captions = captions
-        label = label.astype(np.int64)
-        rows = map(dict.fromkeys, (label[:, None] if label.ndim == 1 else label).tolist())
-        self._labels = [tuple(c for c in row if c != examples.NO_LABEL) for row in rows]
+        self._labels = _clean_labels(label, title)
         self._title = title
         self.class_names = class_names
         self.shard_sizes = np.array([len(image)], np.int64)
         self.broken = np.zeros(1, np.int64)
 
     def read(self, shard: int, index: int) -> examples.Example:
-        """Reads an example."""
         captions, labels = self.read_text(shard, index)
         return examples.Example(str(index), self._image[index], captions, labels)
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Reads captions and labels."""
         return self._captions[index], self._labels[index]
 
     def name(self, shard: int, index: int) -> str:
@@ -97,7 +86,6 @@ class ArraySource:
         return str(index)
 
     def shard_name(self, shard: int) -> str:
-        """Names the only shard."""
         return self._title
 
 

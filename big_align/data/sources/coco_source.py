@@ -7,11 +7,11 @@ from typing import Any
 
 from absl import logging
 
+from big_align.core.errors import FieldError, UserError, put_in_a_line
+from big_align.core.nodes import Given
 from big_align.data import files
 from big_align.data.json_texts import read_json
 from big_align.data.sources.table_source import Row, TableSource, join
-from big_align.errors import FieldError, UserError, put_in_a_line
-from big_align.nodes import Given
 
 
 class CocoSource(TableSource):

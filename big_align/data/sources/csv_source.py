@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
+from big_align.core.errors import FieldError, UserError
 from big_align.data import columns
 from big_align.data.sources.table_source import Row, TableSource, is_integer
 from big_align.data.table_lines import (
@@ -16,7 +17,6 @@ from big_align.data.table_lines import (
     read_text_lines,
     take_separator,
 )
-from big_align.errors import FieldError, UserError
 
 DELIMITERS = {",": "a comma", "\t": "a tab", ";": "a semicolon", "|": "a bar"}
 SPELLED = {"tab": "\t", "\\t": "\t"}

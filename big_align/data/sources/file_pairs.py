@@ -5,11 +5,11 @@ import os
 import numpy as np
 from absl import logging
 
+from big_align.core.errors import FieldError, UserError, put_in_a_line
+from big_align.core.nodes import Given
 from big_align.data import examples, files, listing
 from big_align.data.sources.folder_source import tell_unread
 from big_align.data.text_members import TextMembers
-from big_align.errors import FieldError, UserError, put_in_a_line
-from big_align.nodes import Given
 
 
 class FilePairsSource:
@@ -97,18 +97,12 @@ class FilePairsSource:
         # as many repeat, or more: every folder has its main.jpg and its detail.jpg
         self._names_repeat = 2 * len(stems) <= self.shard_sizes.sum()
 
-    def read(self, shard: int, index: int) -> examples.Example:
-        """Reads an example; raises BrokenExample if a file cannot be read."""
-        captions, labels = self.read_text(shard, index)
-        image = self.read_image(shard, index)
-        return examples.Example(self.key(shard, index), image, captions, labels)
+    read = examples.read_in_parts
 
     def read_image(self, shard: int, index: int) -> bytes:
-        """Reads the image alone; raises BrokenExample."""
         return self._read(self.name(shard, index))
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Reads captions and labels without the image; raises BrokenExample."""
         path = self.name(shard, index)
         captions, labels = self._read_beside(path)
         for other in self._others.get(path, ()):
@@ -128,11 +122,9 @@ class FilePairsSource:
         return f"{self._folders[shard]}/{stem}" if self._names_repeat else stem
 
     def name(self, shard: int, index: int) -> str:
-        """Names an example by its image."""
         return f"{self._folders[shard]}/{self._name(shard, index)}"
 
     def shard_name(self, shard: int) -> str:
-        """Names a folder."""
         return self._folders[shard]
 
     def _name(self, shard: int, index: int) -> str:
@@ -161,7 +153,10 @@ def _group(listed: list[str], kinds: set[str]) -> dict[str, dict[str, list[str]]
         stem, _, kind = base.partition(".")
         if stem and kind.lower() in kinds:
             folders.setdefault(folder, {}).setdefault(stem, []).append(kind)
-        elif stem and (ending := next((e for e in _endings(kind) if e.lower() in kinds), "")):
+            continue
+        parts = kind.split(".")
+        endings = (".".join(parts[n:]) for n in range(1, len(parts)))  # the longest first
+        if stem and (ending := next((e for e in endings if e.lower() in kinds), "")):
             others.append((folder, stem, base, ending))
     images = {(folder, stem) for folder in folders for stem in _with_image(folders[folder])}
     for folder, stem, base, ending in others:
@@ -169,18 +164,6 @@ def _group(listed: list[str], kinds: set[str]) -> dict[str, dict[str, list[str]]
             whole = base.removesuffix(f".{ending}")
             folders.setdefault(folder, {}).setdefault(whole, []).append(ending)
     return folders
-
-
-def _is_kind(stem: str) -> bool:
-    """Returns whether what follows the last dot of a name says what it is, as in `1.mask`."""
-    _, dot, kind = stem.rpartition(".")
-    return bool(dot) and kind.isalpha()
-
-
-def _endings(kind: str) -> list[str]:
-    """Returns what follows each dot, the longest first."""
-    parts = kind.split(".")
-    return [".".join(parts[n:]) for n in range(1, len(parts))]
 
 
 def _with_image(found: dict[str, list[str]]) -> list[str]:
@@ -193,7 +176,9 @@ def _find_faults(
     """Returns the names that are examples, and what is wrong with the others that have an image."""
     faults = {stem: _find_fault(found[stem], wanted) for stem in _with_image(found)}
     whole = [stem for stem, fault in faults.items() if not fault]
-    return whole, {stem: why for stem, why in faults.items() if why and not _is_kind(stem)}
+    # what follows the last dot of a name may say what it is, as in `1.mask`
+    others = {stem for stem in faults if "." in stem and stem.rpartition(".")[2].isalpha()}
+    return whole, {stem: why for stem, why in faults.items() if why and stem not in others}
 
 
 def _find_fault(kinds: list[str], wanted: list[str]) -> str:

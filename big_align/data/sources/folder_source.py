@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from absl import logging
 
+from big_align.core.errors import UserError
 from big_align.data import examples, listing
 from big_align.data.sources.listed_source import ListedSource
-from big_align.errors import UserError
 
 
 class FolderSource(ListedSource):
@@ -52,7 +52,11 @@ class FolderSource(ListedSource):
                 f"files that end in {', '.join(examples.IMAGE_EXTENSIONS)}"
             )
         below = (name for top in tops for name in listing.find(f"{top}{pattern}/**/*"))
-        deeper = sorted(filter(_ends_like_an_image, below))
+        deeper = sorted(
+            name
+            for name in below
+            if _extension(name) in examples.IMAGE_EXTENSIONS and not os.path.isdir(name)
+        )
         if deeper:
             logging.warning(
                 "%s: %d images lie deeper than %s and are left out, such as %s; set `pattern`, or "
@@ -125,7 +129,3 @@ def tell_unread(path: listing.Paths, names: Iterable[str]) -> None:
             "left out from %s: %d with endings that are not read, %s; convert them to JPEG or PNG",
             path, len(found), endings,
         )  # fmt: skip
-
-
-def _ends_like_an_image(name: str) -> bool:
-    return _extension(name) in examples.IMAGE_EXTENSIONS and not os.path.isdir(name)

@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 from absl import logging
 
+from big_align.core.errors import FieldError, UserError, put_in_a_line
+from big_align.core.regular_files import open_given
 from big_align.data import columns, examples, files, listing
 from big_align.data.column_values import is_binary
 from big_align.data.json_texts import NotJson, parse_json, read_json
@@ -17,8 +19,6 @@ from big_align.data.row_groups import open_table
 from big_align.data.sources.csv_source import CsvSource, is_table
 from big_align.data.sources.table_source import Row, TableSource
 from big_align.data.table_lines import BadLines, read_text_lines, take_separator
-from big_align.disk.regular_files import open_given
-from big_align.errors import FieldError, UserError, put_in_a_line
 
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 UNITS = {"json": "object", "parquet": "row"}
@@ -33,13 +33,7 @@ class JsonObjectsSource(TableSource):
     text or a list of texts; a label is a number, a name, or a list of these.
 
     Args:
-      path: the file, UTF-8, local or of any fsspec file system.
-      image: the field of the image file, relative to the folder of the table; None finds it.
-      caption: the field of the text or texts; None finds it, "" reads none.
-      label: the field of the class or classes. None finds it if no captions are read; ""
-        reads none.
-      skip_bad_lines: whether lines that cannot be used count as broken examples while the rest is
-        read.
+      path: the file; it and the others are as in `read_image_folder`.
 
     Raises:
       UserError: the file cannot be used; the message names it, and the line if there is one.

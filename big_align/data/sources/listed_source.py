@@ -1,12 +1,46 @@
 """Images in files of their own, listed with labels and captions."""
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import overload
 
 import numpy as np
 from jaxtyping import Int
 
 from big_align.data import examples, files
-from big_align.data.sources.packed_texts import PackedTexts
+
+
+class PackedTexts(Sequence[str]):
+    """An immutable list of texts.
+
+    Args:
+      texts: they may contain halves of surrogate pairs.
+    """
+
+    def __init__(self, texts: Iterable[str]):
+        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+        self._ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        self._bytes = np.array(bytearray().join(encoded), np.uint8)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+
+    def __getitem__(self, place):
+        """Returns a text, or a list of texts."""
+        if isinstance(place, slice):
+            return [self._read(number) for number in range(*place.indices(len(self)))]
+        return self._read(range(len(self))[operator.index(place)])
+
+    def _read(self, number: int) -> str:
+        start, end = self._ends[number : number + 2].tolist()
+        return self._bytes[start:end].tobytes().decode("utf-8", "surrogatepass")
+
 
 SHARD_SIZE = 16
 """Examples of a shard. Lists are often sorted by class; `Shuffle` permutes the shards over the
@@ -60,11 +94,7 @@ class ListedSource:
         """The line of each example in the list; None if there is no list."""
         return self._lines
 
-    def read(self, shard: int, index: int) -> examples.Example:
-        """Reads an example; raises BrokenExample if the file cannot be read."""
-        captions, labels = self.read_text(shard, index)
-        image = self.read_image(shard, index)
-        return examples.Example(self.key(shard, index), image, captions, labels)
+    read = examples.read_in_parts
 
     def read_image(self, shard: int, index: int) -> bytes:
         """Reads the file; raises BrokenExample."""

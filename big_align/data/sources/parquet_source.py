@@ -9,6 +9,7 @@ import pyarrow as pa
 from absl import logging
 from jaxtyping import Int
 
+from big_align.core.errors import UserError, check_at_least, put_in_a_line
 from big_align.data import columns, examples, files, listing
 from big_align.data.column_values import is_binary, is_plain, is_text, write_key
 from big_align.data.json_texts import parse_json
@@ -16,7 +17,6 @@ from big_align.data.labels.label_names import Names, UnitedNames, unite_names
 from big_align.data.row_groups import Place, RowGroups, list_fields, open_table, read_group
 from big_align.data.sources import shard_index
 from big_align.data.text_members import check_languages, tell_captions
-from big_align.errors import UserError, put_in_a_line
 
 MOST_ROWS = 2**25  # of a row group; a footer can claim any number
 FOOTER_THREADS = 16  # reads wait for storage, not for the processor
@@ -72,8 +72,7 @@ class ParquetSource:
         key: str | None = None,
         language: str | None = None,
     ):
-        if cache_megabytes < 1:
-            raise UserError(f"cache_megabytes is {cache_megabytes}; it must be at least 1")
+        check_at_least(1, cache_megabytes=cache_megabytes)
         paths = listing.expand_paths(path, "*.parquet")
         where, schema = _read_schema(paths)
         self._image = columns.choose_image(image, schema.names, columns.IMAGES, where)
@@ -85,8 +84,10 @@ class ParquetSource:
         self._language = columns.choose("language", language, names, [], where)
         self._parts = _find_parts(schema, self._image, where)
         self._key = columns.choose("key", key, names, [], where)
-        if key is None:
-            self._key = _find_key(schema, self._parts)
+        if key is None and len(self._parts) > 1:  # the path of the image
+            self._key = self._parts[1]
+        if key is None and "key" in schema.names and is_text(schema.field("key").type):
+            self._key = "key"
         texts = filter(None, (*several, caption, self._label, self._language, self._key))
         self._texts = tuple(dict.fromkeys(texts))
         told = ", ".join(several) or caption
@@ -136,14 +137,9 @@ class ParquetSource:
         """The row of each example in its file, counted from 0 with those that have no image."""
         return np.concatenate([each[:, 1] for each in self._rows]).astype(np.int64)
 
-    def read(self, shard: int, index: int) -> examples.Example:
-        """Reads an example; raises BrokenExample."""
-        captions, labels = self.read_text(shard, index)
-        image = self.read_image(shard, index)
-        return examples.Example(self.key(shard, index), image, captions, labels)
+    read = examples.read_in_parts
 
     def read_image(self, shard: int, index: int) -> bytes:
-        """Reads the image alone; raises BrokenExample."""
         image, *path = self._read(shard, index, self._parts)
         if image is None and path and path[0]:
             image = _read_file(path[0], self._folders[self._places[shard].file])
@@ -152,7 +148,6 @@ class ParquetSource:
         return image
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Reads captions and labels without the image; raises BrokenExample."""
         values = dict(zip(self._texts, self._read(shard, index, self._texts), strict=True))
         captions, labels = [], ()
         if self._captions:
@@ -231,13 +226,6 @@ def _find_parts(schema: pa.Schema, image: str, where: str) -> tuple[str, ...]:
             "files is read by the source imagefolder, and one of addresses by img2dataset"
         )
     return (image,)
-
-
-def _find_key(schema: pa.Schema, parts: tuple[str, ...]) -> str | None:
-    """Returns the column of texts that identify examples, or the field of the images' paths."""
-    if "key" in schema.names and is_text(schema.field("key").type):
-        return "key"
-    return parts[1] if len(parts) > 1 else None
 
 
 def _read_file(path: str, folder: str) -> bytes:

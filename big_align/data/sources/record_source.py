@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from big_align.core.regular_files import MEMBER_MAX
+from big_align.core.tf_records import CHECKSUM, LENGTH, mask_checksum
 from big_align.data import columns, examples, files, listing, tensorflow_on_cpu
 from big_align.data.sources import shard_index
-from big_align.disk.regular_files import MEMBER_MAX
-from big_align.tf_records import CHECKSUM, LENGTH, mask_checksum
 
 
 class RecordSource:
@@ -42,31 +42,21 @@ class RecordSource:
         self._image = image
         self._caption = caption
         self._label = label
-        self._parse = tensorflow_on_cpu.load().train.Example.FromString
         self.shard_sizes = np.array([len(shard) for shard in shards], np.int64)
         self.broken = broken
         if not self.shard_sizes.sum():
             raise ValueError(f"no record in {', '.join(names)}")
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_parse"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _parse=tensorflow_on_cpu.load().train.Example.FromString)
-
     def read(self, shard: int, index: int) -> examples.Example:
-        """Reads an example; raises BrokenExample."""
         features = self._features(shard, index)
         captions, labels = self._texts(features)
         image = _values(features, self._image, "bytes_list")
         return examples.Example(str(self._number(shard, index)), image[0], captions, labels)
 
     def read_image(self, shard: int, index: int) -> bytes:
-        """Reads the image alone; raises BrokenExample."""
         return _values(self._features(shard, index), self._image, "bytes_list")[0]
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Reads captions and labels; raises BrokenExample."""
         return self._texts(self._features(shard, index))
 
     def name(self, shard: int, index: int) -> str:
@@ -78,15 +68,14 @@ class RecordSource:
         return self._firsts[shard] + index
 
     def shard_name(self, shard: int) -> str:
-        """Names a shard."""
         return self._names[shard]
 
     def _features(self, shard: int, index: int) -> Any:
         try:
-            return self._parse(self._shards[shard][index]).features.feature
+            return _parse(self._shards[shard][index])
         except examples.BrokenExample:
             raise
-        except Exception as error:  # protobuf's error is not importable without its package
+        except Exception as error:
             raise examples.BrokenExample(f"the record is no tf.train.Example ({error})") from error
 
     def _texts(self, features: Any) -> tuple[list[str], tuple[int, ...]]:
@@ -173,17 +162,9 @@ class TFDSSource(RecordSource):
 
 
 def _open_records(paths: list[str], index_dir: str | None) -> tuple[list[Any], np.ndarray]:
+    """Opens files as sequences of bytes; returns also how many records each has lost, estimated."""
     if "array_record" in os.path.basename(paths[0]):
         return [_ArrayRecords(path) for path in paths], np.zeros(len(paths), np.int64)
-    return open_tfrecords(paths, index_dir)
-
-
-def open_tfrecords(paths: list[str], index_dir: str | None) -> tuple[list[Any], np.ndarray]:
-    """Opens TFRecord files as sequences of bytes.
-
-    Returns:
-      The sequences, and int64 [shards], the estimated number of lost records.
-    """
     system = files.files_of(paths[0])
     indexes = shard_index.index_shards(paths, _index, "tfrecord", index_dir)
     shards = [_Records(system, *pair) for pair in zip(paths, indexes, strict=True)]
@@ -262,9 +243,8 @@ def _find_features(
     Those that are set are left as they are: a record that lacks one is a broken example.
     """
     first = next((n for n, shard in enumerate(shards) if len(shard)), None)
-    parse = tensorflow_on_cpu.load().train.Example.FromString
     try:
-        features = parse(shards[first][0]).features.feature if first is not None else {}
+        features = _parse(shards[first][0]) if first is not None else {}
     except Exception:  # not an Example, which reading it reports; protobuf's error has no import
         features = {}
     if not features:
@@ -276,6 +256,11 @@ def _find_features(
     found = columns.describe(image=image, caption=caption, label=label)
     logging.info("%s: %s", where, found)
     return image, caption, label
+
+
+def _parse(record: bytes) -> Any:
+    """Returns the features of a record; protobuf's error is not importable without its package."""
+    return tensorflow_on_cpu.load().train.Example.FromString(record).features.feature
 
 
 def _values(features: Any, name: str, kind: str, may_be_empty: bool = False) -> Any:

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -11,10 +10,11 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from big_align.core.digests import fingerprint
+from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.regular_files import open_given
+from big_align.core.whole_files import open_whole
 from big_align.data import array_files, files
-from big_align.disk.regular_files import open_given
-from big_align.errors import UserError, put_in_a_line
-from big_align.whole_files import open_whole
 
 INDEX_THREADS = 16  # scans wait for storage, not for the processor
 
@@ -84,7 +84,8 @@ def index_shards(
 def _index_shard(path: str, scan: Callable, settings: str, index_dir: str | None) -> ShardIndex:
     system = files.files_of(path)
     size, changed = system.stamp(path)
-    cache = _cache_path(index_dir, path) if index_dir else None
+    name = f"{os.path.basename(path)}-{fingerprint(path, 16)}.npz"
+    cache = os.path.join(index_dir, name) if index_dir else None
     stamp = f"3 {size} {changed} {settings}"
     index = _load(cache, stamp) if cache else None
     if index is None:
@@ -96,11 +97,6 @@ def _index_shard(path: str, scan: Callable, settings: str, index_dir: str | None
         if cache:
             _save(cache, stamp, index)
     return index
-
-
-def _cache_path(index_dir: str, path: str) -> str:
-    name = hashlib.sha256(path.encode()).hexdigest()[:16]
-    return os.path.join(index_dir, f"{os.path.basename(path)}-{name}.npz")
 
 
 def _load(cache: str, stamp: str) -> ShardIndex | None:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
+from big_align.core.errors import UserError
 from big_align.data import columns, examples, files, listing
 from big_align.data.sources.listed_source import SHARD_SIZE, ListedSource
 from big_align.data.table_lines import BadLines
-from big_align.errors import UserError
 
 LOOKED_FOR = 200
 """Images that are looked for, spread over a table whose bad lines are left out: if none is there,
@@ -92,7 +92,8 @@ class TableSource(ListedSource):
             folder = _check_some(path, rows, folder)
         labels, class_names = _number_labels(rows, integers)
         grouped: dict[str, list[int]] = {}
-        paths = [_normalize(join(folder, row.image)) for row in rows]
+        paths = [join(folder, row.image) for row in rows]
+        paths = [path if "://" in path else posixpath.normpath(path) for path in paths]  # ./a.jpg
         names = listing.group_names(paths).items()
         known = {other: name for name, others in names for other in (name, *others)}
         for number, name in enumerate(paths):
@@ -128,11 +129,6 @@ class TableSource(ListedSource):
 def join(folder: str, image: str) -> str:
     """Puts a folder before a relative path."""
     return image if "://" in image else posixpath.join(folder, image)
-
-
-def _normalize(image: str) -> str:
-    """Gives `./a.jpg` and `a.jpg` the same name."""
-    return image if "://" in image else posixpath.normpath(image)
 
 
 def _check_first(bad: BadLines, row: Row, folder: str, has_captions: bool) -> str:

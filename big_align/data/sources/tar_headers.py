@@ -115,7 +115,11 @@ def _scan(file: files.ReadableFile, size: int) -> Iterator[_Member]:
         ended = False
         try:
             if kind in (b"L", b"K", b"x"):
-                data = _read_extended(file, length)
+                if length > EXTENDED_MAX:
+                    raise BadHeader(
+                        f"it has {length} bytes, and more than {EXTENDED_MAX} are no name"
+                    )
+                data = file.read(length)
                 if kind == b"x":
                     extended = _parse_pax(data)
                 else:
@@ -194,12 +198,6 @@ def _name(header: bytes) -> str:
     name = _decode(header[:100].rstrip(b"\0"))
     prefix = header[345:500].rstrip(b"\0") if header[257:263] == b"ustar\0" else b""
     return f"{_decode(prefix)}/{name}" if prefix else name
-
-
-def _read_extended(file: files.ReadableFile, length: int) -> bytes:
-    if length > EXTENDED_MAX:
-        raise BadHeader(f"it has {length} bytes, and more than {EXTENDED_MAX} are no name")
-    return file.read(length)
 
 
 def _parse_pax(data: bytes) -> dict[str, str]:

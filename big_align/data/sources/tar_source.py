@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from big_align.core.errors import put_in_a_line
+from big_align.core.nodes import Given
+from big_align.core.regular_files import MEMBER_MAX
 from big_align.data import examples, files, listing, text_members
 from big_align.data.labels.label_names import UnitedNames
 from big_align.data.labels.name_files import unite_folders
 from big_align.data.sources import shard_index
 from big_align.data.sources.tar_headers import BLOCK, scan_members
-from big_align.disk.regular_files import MEMBER_MAX
-from big_align.errors import put_in_a_line
-from big_align.nodes import Given
 
 MEMBERS_SHOWN = 20
 KEY_MAX = 1024  # characters; all keys of a shard are kept as wide as the longest
@@ -97,17 +97,14 @@ class TarSource:
             raise ValueError(self._explain_nothing(path, self._texts[: required - 1]))
 
     def read(self, shard: int, index: int) -> examples.Example:
-        """Reads an example; raises BrokenExample."""
         image, *texts = self._members(shard, self._find_places(shard, index))
         captions, labels = self._parse(shard, texts)
         return examples.Example(self.key(shard, index), image, captions, labels)
 
     def read_image(self, shard: int, index: int) -> bytes:
-        """Reads the image alone; raises BrokenExample."""
         return self._members(shard, self._indexes[shard].table[index, :2].tolist())[0]
 
     def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Reads captions and labels without the image; raises BrokenExample."""
         places = self._find_places(shard, index)[2:]
         return self._parse(shard, self._members(shard, places))
 
@@ -138,10 +135,9 @@ class TarSource:
 
     def key(self, shard: int, index: int) -> str:
         """Returns what the names of the members have in common."""
-        return _decode_key(self._indexes[shard].keys[index])
+        return self._indexes[shard].keys[index].decode("utf-8", "surrogateescape")
 
     def shard_name(self, shard: int) -> str:
-        """Names a shard."""
         return os.path.basename(self._paths[shard])
 
     def _parse(self, shard: int, texts: list[bytes]) -> tuple[list[str], tuple[int, ...]]:
@@ -186,10 +182,6 @@ class TarSource:
         return f"no example of {path!r} has {wanted}; " + put_in_a_line(
             "; ".join([f"{self.shard_name(0)} has the members {members}", *said])
         )
-
-
-def _decode_key(key: bytes) -> str:
-    return key.decode("utf-8", "surrogateescape")
 
 
 def _split_name(name: str) -> tuple[str, str]:

@@ -108,13 +108,10 @@ def find_repeated(
         there = [key for key in keys if key and hash(key) in again]
         for key in there if within else dict.fromkeys(there):
             found[key].append(shard)
-            if len(found[key]) > 1 and (within or _differ(found[key])):
+            files = {_spell_shard(each)[0] for each in found[key]}
+            if len(found[key]) > 1 and (within or len(files) > 1):
                 return key, found[key]
     return None
-
-
-def _differ(shards: Sequence[str]) -> bool:
-    return len({_spell_shard(shard)[0] for shard in shards}) > 1
 
 
 class _Finder:

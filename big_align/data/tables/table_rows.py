@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import files, listing
 from big_align.data.column_values import is_plain, is_text, spell_halves, type_column, type_texts
 from big_align.data.columns import list_names
@@ -15,7 +16,6 @@ from big_align.data.sources.csv_source import read_csv
 from big_align.data.sources.image_folder import read_objects
 from big_align.data.sources.parquet_source import NO_TABLE
 from big_align.data.table_lines import BadLines
-from big_align.errors import UserError, put_in_a_line
 
 MOST_COLUMNS = 5000
 FREE_CELLS, EMPTY_CELLS = 10_000_000, 20

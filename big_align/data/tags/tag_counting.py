@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from absl import logging
 
+from big_align.core.errors import UserError
+from big_align.core.progress import make_bar
+from big_align.core.words import split_words, write_name
 from big_align.data import boundary, examples, files
 from big_align.data.labels.classes import read_classes
 from big_align.data.labels.word_net import WordNet
 from big_align.data.tags.tag_extraction import FUNCTION_WORDS, TagExtractor
-from big_align.errors import UserError
-from big_align.progress import make_bar
-from big_align.words import split_words, write_name
 
 OPEN_IMAGES_ID = re.compile(r"/[mgt]/\w+")
 OPEN_IMAGES_HEADER = ["LabelName", "DisplayName"]
@@ -68,10 +68,7 @@ def _keep_ids(rows: list[list[str]] | None, path: str, ids: str) -> list[list[st
     """Returns the classes whose ids are in a file."""
     if rows is None:
         raise UserError(f"--ids is of OpenImages' class descriptions, and {path} has no ids")
-    try:
-        wanted = {line.strip() for line in files.split_lines(files.read_text(ids))}
-    except UserError as error:
-        raise UserError(f"--ids={error}") from error
+    wanted = {line.strip() for line in files.split_lines(files.read_text(ids, "--ids="))}
     kept = [row for row in rows if row[0] in wanted]
     if not kept:
         raise UserError(f"--ids={ids} has no id of {path}, one per line, such as {rows[0][0]}")
@@ -100,9 +97,6 @@ def list_nouns(dictionary: WordNet) -> list[str]:
 
     Left out are plurals of other nouns, numbers, single letters, and what begins with a function
     word.
-
-    Raises:
-      UserError: WordNet is not there.
     """
 
     def is_tag(name: str) -> bool:
@@ -130,9 +124,6 @@ def keep_compounds(names: Sequence[str], which: str, dictionary: WordNet) -> lis
       names: the names that tags may have.
       which: one of `COMPOUNDS`; "all" leaves out none, as the authors' list does.
       dictionary: knows hypernyms; compounds that it lacks have none.
-
-    Raises:
-      UserError: WordNet is missing.
     """
     if which == "all":
         return list(names)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxtyping import Int32
 
+from big_align.core.errors import UserError, check_at_least
+from big_align.core.words import split_words
 from big_align.data.labels.word_net import WordNet
-from big_align.errors import UserError
-from big_align.words import split_words
 
 NO_TAG = -1
 
@@ -55,8 +55,7 @@ class TagExtractor:
     """
 
     def __init__(self, names: Sequence[str], max_tags: int, wordnet: str | None = None):
-        if max_tags < 1:
-            raise ValueError(f"max_tags is {max_tags}; it must be at least 1")
+        check_at_least(1, max_tags=max_tags)
         self._names, self.max_tags = tuple(names), max_tags
         self._dictionary = WordNet(wordnet)
         self._lemma = functools.lru_cache(maxsize=2**18)(self._find_lemma)
@@ -122,16 +121,14 @@ class TagExtractor:
                 )
         for id, words in enumerate(listed):
             *head, last = words
-            if (lemma := self._lemma(last)) != last and not self._is_noun(words):
+            is_noun = self._dictionary.has_noun(" ".join(words))
+            if (lemma := self._lemma(last)) != last and not is_noun:
                 self._ids.setdefault((*head, lemma), id)
         lengths: dict[str, set[int]] = {}
         for words in self._ids:
             if len(words) > 1:
                 lengths.setdefault(words[0], set()).add(len(words))
         self._lengths = {word: tuple(sorted(some, reverse=True)) for word, some in lengths.items()}
-
-    def _is_noun(self, words: tuple[str, ...]) -> bool:
-        return self._dictionary.has_noun(" ".join(words))
 
 
 class Tagger:

@@ -2,18 +2,18 @@
 
 import collections
 import dataclasses
-import hashlib
-import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int32, Int64
 
-from big_align.data.json_texts import read_json
+from big_align.core.digests import fingerprint
+from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.whole_files import write_whole
+from big_align.data.json_texts import find_half, format_json, read_json
 from big_align.data.text.tokenizers import Tokenizer
-from big_align.errors import UserError, put_in_a_line
-from big_align.whole_files import write_whole
 
 FORMAT = 1
 WEIGHT_MAX = 1e30  # far from where float32 ends; their mean is 1
@@ -50,7 +50,7 @@ class TagList:
     @property
     def fingerprint(self) -> str:
         """A hash of the names: what the ids of a batch mean."""
-        return hashlib.sha256(json.dumps(self.names).encode()).hexdigest()
+        return fingerprint(self.names)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Checks that the tokens are those of a vocabulary; the length of texts may be another.
@@ -128,7 +128,7 @@ def tokenize_names(names: Sequence[str], tokenizer: Tokenizer) -> list[list[int]
                 f"the tag {name!r} fills a text of {tokenizer.length} tokens: raise the length of "
                 "the tokenizer or leave the tag out"
             )
-        start = count_shared(row, ends)
+        start = len(os.path.commonprefix([row, ends]))  # of lists, too
         end = len(row) - (len(ends) - start)
         ids = row[start:end]
         if row[end:] != ends[start:] or not ids or unknown in ids:
@@ -138,14 +138,6 @@ def tokenize_names(names: Sequence[str], tokenizer: Tokenizer) -> list[list[int]
             )
         found.append(ids)
     return found
-
-
-def count_shared(one: list[int], other: list[int]) -> int:
-    """Counts how many ids both begin with."""
-    count = 0
-    while count < min(len(one), len(other)) and one[count] == other[count]:
-        count += 1
-    return count
 
 
 def pad_tokens(
@@ -201,16 +193,13 @@ def write_tag_list(tags: TagList, path: str, made_by: dict[str, Any]) -> None:
       made_by: what it was made from and how, for readers of the file.
     """
     rows = zip(tags.names, tags.counts, tags.weights, tags.tokens, tags.token_mask, strict=True)
-    lines = [
-        json.dumps(
-            {
-                "name": name,
-                "count": int(count),
-                "weight": float(np.format_float_positional(weight)),
-                "tokens": tokens[mask].tolist(),
-            },
-            ensure_ascii=False,
-        )
+    entries = [
+        {
+            "name": name,
+            "count": int(count),
+            "weight": float(np.format_float_positional(weight)),
+            "tokens": tokens[mask].tolist(),
+        }
         for name, count, weight, tokens, mask in rows
     ]
     head = {
@@ -219,9 +208,7 @@ def write_tag_list(tags: TagList, path: str, made_by: dict[str, Any]) -> None:
         "made_by": made_by,
         "removed": tags.removed,
     }
-    fields = [f' "{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in head.items()]
-    fields.append(' "tags": [\n  ' + ",\n  ".join(lines) + "\n ]")
-    text = "{\n" + ",\n".join(fields) + "\n}\n"
+    text = format_json(head, {"tags": entries})
     write_whole(path, text.encode(errors="backslashreplace"))  # names of files may be in Latin-1
 
 
@@ -236,11 +223,9 @@ def read_tag_list(path: str) -> TagList:
         field, occurs twice, or has an invalid count, weight or token.
     """
     try:
-        content = read_json(path)
+        content = read_json(path, "tag list ")
     except FileNotFoundError as error:
         raise UserError(f"tag list {path}: there is no such file; {MAKE}") from error
-    except UserError as error:
-        raise UserError(f"tag list {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("tags"), list):
         raise UserError(f"tag list {path}: is no tag list; {MAKE}")
     if content.get("format") is True or content.get("format") != FORMAT:
@@ -294,10 +279,5 @@ def _is_number(value: Any, kind: Any) -> bool:
 
 def _are_texts(values: Any) -> bool:
     """Returns whether values are a list of texts that UTF-8 can encode."""
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        return False
-    try:
-        "".join(values).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
+    return texts and not find_half("".join(values))

@@ -1,11 +1,19 @@
 """Byte-level byte-pair encoding (Radford et al. 2019, §2.2), which CLIP and RoBERTa share."""
 
+import abc
 import functools
 import math
 import sys
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
+from jaxtyping import Bool, Int32
+
+from big_align.core.errors import check_at_least
+
+Ids = tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]
+"""The ids of texts, and which of them are real."""
 CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 
 
@@ -66,3 +74,66 @@ def character_class(*categories: str) -> str:
         else:
             ranges.append([character, character])
     return "".join(f"{first}-{last}" for first, last in ranges)
+
+
+class BytePairTokenizer(abc.ABC):
+    """Splits a text into words, and each into pieces: start, pieces, end, then padding.
+
+    Args:
+      ids: the id of each piece, in their order.
+      pairs: the pairs of pieces that are merged, the first ones first.
+      length: ids per text; a longer one keeps its first pieces and the end.
+      frame: the ids of the start, of the end and of padding.
+      mark: the ending of the last piece of a word.
+
+    Raises:
+      ValueError: the length is below 3.
+    """
+
+    def __init__(
+        self,
+        ids: Mapping[str, int],
+        pairs: Sequence[tuple[str, str]],
+        length: int,
+        frame: tuple[int, int, int],
+        mark: str = "",
+    ):
+        check_at_least(3, length=length)
+        self._ids, self._frame, self._mark = ids, frame, mark
+        self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
+        self._letters = byte_letters()
+        self._encode = functools.lru_cache(maxsize=2**17)(self._encode_word)
+        self.length = length
+        self.vocab_size = len(ids)
+
+    def __call__(self, texts: Sequence[str]) -> Ids:
+        """Returns ids and which of them are real."""
+        start, end, pad = self._frame
+        text = np.full((len(texts), self.length), pad, np.int32)
+        text_mask = np.zeros(text.shape, bool)
+        for row, caption in enumerate(texts):
+            ids = [start]
+            for word in self._split(caption):
+                ids += self._encode(word)
+            ids = [*ids[: self.length - 1], end]
+            text[row, : len(ids)] = ids
+            text_mask[row, : len(ids)] = True
+        return text, text_mask
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Returns the text of each id; a mark such as </w> ends a word."""
+        pieces = list(self._ids)
+        return [spell_piece(pieces[id]) for id in ids]
+
+    @abc.abstractmethod
+    def _split(self, text: str) -> list[str]:
+        """Returns the words of a text."""
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        """Merges the bytes of a word, the pair with the lowest rank first."""
+        pieces = [self._letters[byte] for byte in word.encode("utf-8")]
+        pieces[-1] += self._mark
+        return tuple(map(self._find_id, merge_pieces(pieces, self._ranks)))
+
+    def _find_id(self, piece: str) -> int:
+        return self._ids[piece]

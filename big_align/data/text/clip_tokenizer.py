@@ -1,22 +1,17 @@
 """CLIP's byte-pair encoding (Radford et al. 2021, §2.4) in plain Python."""
 
-import functools
-import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
 
-import numpy as np
-from jaxtyping import Bool, Int32
-
+from big_align.core.digests import fingerprint
 from big_align.data.text.byte_pairs import (
     CONTRACTIONS,
+    BytePairTokenizer,
     byte_letters,
     character_class,
-    merge_pieces,
-    spell_piece,
 )
-from big_align.data.text.html_entities import unescape
+from big_align.data.text.clean_texts import unescape
 from big_align.data.text.piece_files import check_ids, read_ids, read_merges
 
 NUM_MERGES = 49152 - 256 - 2  # the published file holds more lines than the model has ids
@@ -51,7 +46,7 @@ PLAIN = {
 """What CLIP's cleaning makes plain."""
 
 
-class ClipTokenizer:
+class ClipTokenizer(BytePairTokenizer):
     """The tokenizer of the published CLIP models: start, pieces, end, then zeros.
 
     Texts are unescaped from HTML, made plain (curly quotes, ligatures, full-width letters, control
@@ -69,48 +64,16 @@ class ClipTokenizer:
     """
 
     def __init__(self, merges: str, length: int = 77):
-        if length < 3:
-            raise ValueError(f"length is {length}; it must be at least 3")
         pairs = list_merges(merges)
         pieces = list_pieces(pairs)
-        self._letters = byte_letters()
-        self._ids = {piece: number for number, piece in enumerate(pieces)}
-        self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
+        ids = {piece: number for number, piece in enumerate(pieces)}
+        super().__init__(ids, pairs, length, (ids[START], ids[END], 0), "</w>")
         self._any_words = _any_words()
-        self._encode = functools.lru_cache(maxsize=2**17)(self._encode_word)
-        self.length = length
-        self.vocab_size = len(pieces)
-        self.fingerprint = hashlib.sha256(f"clip {length} {pieces}".encode()).hexdigest()
+        self.fingerprint = fingerprint(f"clip {length} {pieces}")
 
-    def __call__(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
-        """Returns ids and which of them are real."""
-        start, end = self._ids[START], self._ids[END]
-        text = np.zeros((len(texts), self.length), np.int32)
-        text_mask = np.zeros(text.shape, bool)
-        for row, caption in enumerate(texts):
-            ids = [start]
-            caption = clean_text(caption)
-            pattern = ASCII_WORDS if caption.isascii() else self._any_words
-            for word in pattern.findall(caption):
-                ids += self._encode(word)
-            ids = [*ids[: self.length - 1], end]
-            text[row, : len(ids)] = ids
-            text_mask[row, : len(ids)] = True
-        return text, text_mask
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Returns the text of each id; </w> ends a word."""
-        pieces = list(self._ids)
-        return [spell_piece(pieces[id]) for id in ids]
-
-    def _encode_word(self, word: str) -> tuple[int, ...]:
-        """Merges the bytes of a word, the pair with the lowest rank first."""
-        pieces = [self._letters[byte] for byte in word.encode("utf-8")]
-        pieces[-1] += "</w>"
-        pieces = merge_pieces(pieces, self._ranks)
-        return tuple(self._ids[piece] for piece in pieces)
+    def _split(self, text: str) -> list[str]:
+        text = clean_text(text)
+        return (ASCII_WORDS if text.isascii() else self._any_words).findall(text)
 
 
 def clean_text(text: str) -> str:

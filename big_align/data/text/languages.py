@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Callable
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 UNKNOWN = "und"
 """The tag of BCP 47 for an undetermined language."""

@@ -6,10 +6,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from big_align.core.errors import put_in_a_line
 from big_align.data import files
-from big_align.data.json_texts import NotJson, parse_json
+from big_align.data.json_texts import NotJson, find_half, parse_json
 from big_align.data.package_files import locate
-from big_align.errors import put_in_a_line
 
 LARGEST = 2**25
 """Bytes of a file that are read, unpacked; the largest that are published have a tenth of it."""
@@ -131,7 +131,7 @@ def _list_ids(content: Any) -> list[tuple[str, Any]]:
 def _tell(error: Exception) -> str:
     """Returns why a file cannot be read; a name alone is what is missing."""
     if isinstance(error, UnicodeEncodeError):
-        return f"it has half of a surrogate pair, {error.object[error.start]!a}"
+        return f"it has {find_half(error.object)}"
     subject = "it " if isinstance(error, NotJson | files.NotText) else ""
     subject = "there is no " if isinstance(error, KeyError) else subject
     return subject + put_in_a_line(str(error))

@@ -1,21 +1,9 @@
 """RoBERTa's byte-level byte-pair encoding (Liu et al. 2019, §4.4) in plain Python."""
 
-import functools
-import hashlib
-import json
 import re
-from collections.abc import Sequence
 
-import numpy as np
-from jaxtyping import Bool, Int32
-
-from big_align.data.text.byte_pairs import (
-    CONTRACTIONS,
-    byte_letters,
-    character_class,
-    merge_pieces,
-    spell_piece,
-)
+from big_align.core.digests import fingerprint
+from big_align.data.text.byte_pairs import CONTRACTIONS, BytePairTokenizer, character_class
 from big_align.data.text.piece_files import read_ids, read_merges
 
 START, PAD, END, UNKNOWN = "<s>", "<pad>", "</s>", "<unk>"
@@ -25,7 +13,7 @@ PUBLISHED = "RoBERTa is published with vocab.json and merges.txt"
 SPACES = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
-class RobertaTokenizer:
+class RobertaTokenizer(BytePairTokenizer):
     """The tokenizer of the published RoBERTa models: <s>, pieces, </s>, then <pad>.
 
     Texts are taken as they are: case, accents and repeated spaces count, and a word has other ids
@@ -44,52 +32,24 @@ class RobertaTokenizer:
     """
 
     def __init__(self, vocabulary: str, merges: str, length: int):
-        if length < 3:
-            raise ValueError(f"length is {length}; it must be at least 3")
-        self._ids = read_vocabulary(vocabulary)
-        pairs = list_merges(merges)
+        ids, pairs = read_vocabulary(vocabulary), list_merges(merges)
         for number, pair in enumerate(pairs, start=1):
-            if "".join(pair) not in self._ids:
+            if "".join(pair) not in ids:
                 raise ValueError(
                     f"merges: {merges!r}: merge {number}, {' '.join(pair)!r}, makes a piece that "
                     f"{vocabulary!r} lacks; both files must be of one model"
                 )
-        self.unknown_id = self._ids[UNKNOWN]
-        self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
-        self._letters = byte_letters()
+        super().__init__(ids, pairs, length, (ids[START], ids[END], ids[PAD]))
+        self.unknown_id = ids[UNKNOWN]
         self._ascii_words = _words("A-Za-z", "0-9")  # over twice as fast
         self._any_words = _words(character_class("L"), character_class("N"))
-        self._encode = functools.lru_cache(maxsize=2**17)(self._encode_word)
-        self.length = length
-        self.vocab_size = len(self._ids)
-        content = json.dumps(["roberta", length, sorted(self._ids.items()), pairs])
-        self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
+        self.fingerprint = fingerprint(["roberta", length, sorted(ids.items()), pairs])
 
-    def __call__(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
-        """Returns ids and which of them are real."""
-        start, pad, end = (self._ids[token] for token in (START, PAD, END))
-        text = np.full((len(texts), self.length), pad, np.int32)
-        text_mask = np.zeros(text.shape, bool)
-        for row, caption in enumerate(texts):
-            ids = [start]
-            pattern = self._ascii_words if caption.isascii() else self._any_words
-            for word in pattern.findall(caption):
-                ids += self._encode(word)
-            ids = [*ids[: self.length - 1], end]
-            text[row, : len(ids)] = ids
-            text_mask[row, : len(ids)] = True
-        return text, text_mask
+    def _split(self, text: str) -> list[str]:
+        return (self._ascii_words if text.isascii() else self._any_words).findall(text)
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Returns the text of each id."""
-        pieces = {id: piece for piece, id in self._ids.items()}
-        return [spell_piece(pieces[id]) for id in ids]
-
-    def _encode_word(self, word: str) -> tuple[int, ...]:
-        pieces = merge_pieces([self._letters[byte] for byte in word.encode("utf-8")], self._ranks)
-        return tuple(self._ids.get(piece, self.unknown_id) for piece in pieces)
+    def _find_id(self, piece: str) -> int:
+        return self._ids.get(piece, self.unknown_id)
 
 
 def _words(letters: str, numbers: str) -> re.Pattern[str]:

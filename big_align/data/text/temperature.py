@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 
 def share_by_temperature(counts: Mapping[str, int | float], temperature: float) -> dict[str, float]:

@@ -6,22 +6,21 @@ Those that do not know every word have `unknown_id`, which stands for what they 
 `pieces` shows a reader what ids stand for.
 """
 
-import hashlib
-import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Int32
 
+from big_align.core.digests import fingerprint
+from big_align.core.errors import UserError, check_at_least, tell_in_a_line
+from big_align.core.words import compose, fold_text, is_sign, split_at_spaces, split_signs
 from big_align.data import tensorflow_on_cpu
 from big_align.data.labels.classes import read_classes
-from big_align.data.text.bert_texts import clean_for_bert
+from big_align.data.text.byte_pairs import Ids
+from big_align.data.text.clean_texts import clean_for_bert
 from big_align.data.text.clip_tokenizer import ClipTokenizer
 from big_align.data.text.piece_files import read_ids
-from big_align.errors import UserError, tell_in_a_line
-from big_align.words import compose, fold_text, is_sign, split_at_spaces, split_signs
 
 __all__ = [
     "ClassNameTokenizer",
@@ -43,9 +42,7 @@ class Tokenizer(Protocol):
     length: int
     fingerprint: str
 
-    def __call__(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+    def __call__(self, texts: Sequence[str]) -> Ids:
         """Returns ids and which of them are real."""
 
 
@@ -68,7 +65,7 @@ class WordTokenizer:
     unknown_id = 1
 
     def __init__(self, words: tuple[str, ...], length: int):
-        _check_length(length, 2)
+        check_at_least(2, length=length)
         parts = [split_signs(word) for word in words]
         repeated = [word for word, n in Counter(map("".join, parts)).items() if n > 1]
         spaced = [word for word in words if split_at_spaces(word) != [word]]
@@ -77,7 +74,7 @@ class WordTokenizer:
             raise ValueError(f"words: {(repeated + spaced)[0]!r} {fault}")
         self.length = length
         self.vocab_size = len(words) + 3
-        self.fingerprint = _fingerprint("words", words, length)
+        self.fingerprint = fingerprint(["words", words, [length]])
         self._words = words
         self._ids = {"".join(word): number for number, word in enumerate(parts, start=3)}
         self._most_parts = max(map(len, parts), default=1)
@@ -87,9 +84,7 @@ class WordTokenizer:
         words = [*SPECIAL_TOKENS[:3], *map(str.lower, self._words)]
         return [words[id] for id in ids]
 
-    def __call__(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+    def __call__(self, texts: Sequence[str]) -> Ids:
         """Returns ids and which of them are real."""
         text = np.zeros((len(texts), self.length), np.int32)
         for row, given in zip(text, texts, strict=True):
@@ -146,16 +141,14 @@ class ClassNameTokenizer:
         self._classes = classes
         self.length = length
         self.vocab_size = len(known)
-        self.fingerprint = _fingerprint("class_names", phrases)
+        self.fingerprint = fingerprint(["class_names", phrases, []])
         self._phrases = phrases
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Returns the class of each id."""
         return [self._phrases[id] for id in ids]
 
-    def __call__(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+    def __call__(self, texts: Sequence[str]) -> Ids:
         """Returns labels, all of which are real.
 
         Raises:
@@ -182,12 +175,10 @@ class NoTokenizer:
     fingerprint = "none"
 
     def __init__(self, length: int = 1):
-        _check_length(length, 1)
+        check_at_least(1, length=length)
         self.length = length
 
-    def __call__(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+    def __call__(self, texts: Sequence[str]) -> Ids:
         """Returns arrays without rows.
 
         Raises:
@@ -221,12 +212,12 @@ class WordPieceTokenizer:
     learned_by_tool = True  # `tools.build_vocab` makes the vocabulary
 
     def __init__(self, vocabulary: str, length: int = 64, lowercase: bool = True):
-        _check_length(length, 3)
+        check_at_least(3, length=length)
         self.vocabulary = pieces = list_wordpieces(vocabulary)
         self.lowercase = lowercase
         self.length = length
         self.vocab_size = len(pieces)
-        self.fingerprint = _fingerprint("wordpiece", pieces, length, lowercase)
+        self.fingerprint = fingerprint(["wordpiece", pieces, [length, lowercase]])
         places = {piece: number for number, piece in enumerate(pieces)}
         self._pad, self._start, self._end = (places[t] for t in ("[PAD]", "[CLS]", "[SEP]"))
         self.unknown_id = places["[UNK]"]
@@ -240,9 +231,7 @@ class WordPieceTokenizer:
         """Returns the piece of each id."""
         return [self.vocabulary[id] for id in ids]
 
-    def __call__(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
+    def __call__(self, texts: Sequence[str]) -> Ids:
         """Returns ids and which of them are real."""
         pieces, starts = self._tokenize(texts)
         counts = np.minimum(np.diff(starts), self.length - 2)[:, None]
@@ -287,13 +276,3 @@ def list_wordpieces(vocabulary: str) -> list[str]:
       ValueError: `read_ids` refuses it.
     """
     return list(read_ids(vocabulary, SPECIAL_TOKENS[:4], PUBLISHED))
-
-
-def _check_length(length: int, least: int) -> None:
-    if length < least:
-        raise ValueError(f"length is {length}; it must be at least {least}")
-
-
-def _fingerprint(kind: str, entries: Iterable[str], *settings: Any) -> str:
-    text = json.dumps([kind, list(entries), settings])
-    return hashlib.sha256(text.encode()).hexdigest()

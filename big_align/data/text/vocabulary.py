@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from absl import logging
 
+from big_align.core.errors import UserError
+from big_align.core.progress import make_bar
+from big_align.core.whole_files import write_whole
 from big_align.data import files, listing, tensorflow_on_cpu
 from big_align.data.examples import strip
 from big_align.data.text import tokenizers
@@ -17,9 +20,6 @@ from big_align.data.text.word_counts import (
     choose_characters,
     find_lone_characters,
 )
-from big_align.errors import UserError
-from big_align.progress import make_bar
-from big_align.whole_files import write_whole
 
 COVERAGE = 0.9999
 """The share of all characters that a vocabulary spells by default."""

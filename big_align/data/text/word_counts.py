@@ -5,11 +5,11 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from big_align.core.errors import UserError
 from big_align.data import tensorflow_on_cpu
 from big_align.data.examples import language_of
-from big_align.data.text.bert_texts import clean_for_bert
+from big_align.data.text.clean_texts import clean_for_bert
 from big_align.data.text.temperature import share_by_temperature
-from big_align.errors import UserError
 
 BATCH = 4096  # texts split into words by one call
 LONGEST_WORD = 100

@@ -1,5 +1,6 @@
 """A `tf.data.Dataset` of batches as the trainer takes its data."""
 
+import dataclasses
 import os
 import pathlib
 import tempfile
@@ -7,13 +8,54 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from big_align.core.errors import UserError
+from big_align.core.regular_files import read_regular
 from big_align.data import tensorflow_on_cpu
-from big_align.data.tf_data.batch_values import Limits, check_first, check_numbers
-from big_align.data.tf_data.element_spec import check_rows, check_spec, complete_batch
-from big_align.data.tf_data.facts import facts_of
+from big_align.data.tf_data.batch_checks import (
+    Limits,
+    check_first,
+    check_numbers,
+    check_rows,
+    check_spec,
+    complete_batch,
+)
 from big_align.data.workers.batch_memory import HostBatch, Row
-from big_align.disk.regular_files import read_regular
-from big_align.errors import UserError
+
+ATTRIBUTE = "big_align_facts"
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetFacts:
+    """What a pipeline may report to the trainer besides its batches.
+
+    Attributes:
+      num_examples: the number of examples of all processes; None if it is not known.
+      sizes: a text for each part of the examples that differs if their order does.
+      shards: what each shard is called and holds; the same in every process.
+      epochs: maps a step to how many times the examples were passed through before it, by the names
+        under which that is logged.
+      broken: returns how many examples this process has found broken.
+      error: returns what Python code has raised inside the data set, or None.
+    """
+
+    num_examples: int | None = None
+    sizes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shards: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    epochs: Callable[[int], dict[str, float]] = lambda step: {}
+    broken: Callable[[], int] = lambda: 0
+    error: Callable[[], Exception | None] = lambda: None
+
+
+def attach_facts(dataset: Any, facts: DatasetFacts) -> Any:
+    """Attaches facts to a data set and returns it."""
+    setattr(dataset, ATTRIBUTE, facts)
+    return dataset
+
+
+def facts_of(dataset: Any) -> DatasetFacts:
+    """Returns the facts that a data set carries, or empty ones if it carries none."""
+    return getattr(dataset, ATTRIBUTE, DatasetFacts())
+
 
 SAVED = "pipeline"
 """The name under which a checkpoint holds the state of a data set."""

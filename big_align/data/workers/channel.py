@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 
 VALUE, ERROR, CALL = range(3)
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from big_align.core.errors import UserError
 from big_align.data.workers.batch_memory import ALIGNMENT, open_memory
-from big_align.errors import UserError
 
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
+CACHE = type(functools.cache(len))  # these types have no public names
 
 
 def pack(content: Any, staying: Sequence[Any], remote: Callable[..., Any]) -> Any:
@@ -99,7 +100,7 @@ class _Pickler(pickle.Pickler):
             raise pickle.PicklingError(
                 f"{each.__qualname__} is defined in the program itself; move it into a module"
             )
-        if isinstance(each, functools._lru_cache_wrapper):
+        if isinstance(each, CACHE):
             return _reduce_cache(each)
         if isinstance(each, LOCKS):
             return threading.Lock if isinstance(each, LOCKS[0]) else threading.RLock, ()

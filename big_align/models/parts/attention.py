@@ -7,11 +7,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from big_align.devices import choices, rematerialization, traced
-from big_align.kernels import attention_ways, cudnn_attention, tpu_attention, triton_attention
-from big_align.kernels.attention_dropout import Dropout
-from big_align.kernels.attention_kernels import Terms
 from big_align.models.parts import layers
+from big_align.parallel.devices import choices, rematerialization, traced
+from big_align.parallel.kernels import (
+    attention_ways,
+    cudnn_attention,
+    tpu_attention,
+    triton_attention,
+)
+from big_align.parallel.kernels.attention_dropout import Dropout
+from big_align.parallel.kernels.attention_kernels import Terms
 
 AWAY = -1e30
 """A bias that keeps a key away from a query which has other keys."""

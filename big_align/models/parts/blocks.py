@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from big_align.devices import rematerialization, traced
 from big_align.models.parts import layers, locking
+from big_align.parallel.devices import rematerialization, traced
 
 
 def run_blocks(

@@ -9,9 +9,9 @@ import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
-from big_align.devices import traced
 from big_align.models.parts import layer_weights, locking
 from big_align.models.parts.narrow import ACTIVATIONS, Fork, LayerNorm, keep_input
+from big_align.parallel.devices import traced
 
 truncated_normal = nn.initializers.truncated_normal(0.02)
 """Initializes the kernels and embeddings of transformers (BERT, ViT)."""

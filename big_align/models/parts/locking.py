@@ -4,7 +4,7 @@ import contextlib
 import contextvars
 from collections.abc import Iterator, Sequence
 
-from big_align.module_paths import fits, split_path
+from big_align.core.module_paths import fits, split_path
 
 Pattern = tuple[str, ...]
 _LOCKED: contextvars.ContextVar[tuple[Pattern, ...]] = contextvars.ContextVar("locked", default=())

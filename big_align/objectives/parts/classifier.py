@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
+from big_align.core.types import Params
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.parts import layers
-from big_align.types import Params
 
 
 def make_classifier(num_classes: int, **options) -> layers.Dense:

@@ -8,13 +8,13 @@ from typing import Any
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from big_align.core.errors import ConfigError
+from big_align.core.types import Batch, ModelState, Outputs, Params
 from big_align.data.precomputed.shard_files import read_index
-from big_align.errors import ConfigError
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.parts import layers
 from big_align.objectives.parts.encoders import FEATURES, Encoder
 from big_align.objectives.parts.temperature import Divisor, LogScale
-from big_align.types import Batch, ModelState, Outputs, Params
 
 EMBEDDINGS = ("zimg", "ztxt")
 

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
+from big_align.core.types import Batch, Metrics, Outputs
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.objectives.parts.encoders import real_texts
-from big_align.types import Batch, Metrics, Outputs
 
 KEEP_LOGITS_BYTES = 2**28
 """Logits of a device are kept for the backward pass if they fit in this many bytes."""

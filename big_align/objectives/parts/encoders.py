@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from big_align.errors import ConfigError, UserError
+from big_align.core.errors import ConfigError, UserError
+from big_align.core.module_paths import split_path
+from big_align.core.types import Batch, ModelState, Outputs, Params
 from big_align.models.dual_encoder import TOWERS, DualEncoder, normalize
-from big_align.module_paths import split_path
-from big_align.types import Batch, ModelState, Outputs, Params
 
 FEATURES: Mapping[str, str] = {"image_embedding": "image", "text_embedding": "text"}
 """Fields of a batch that hold pooled features, and the tower of each."""

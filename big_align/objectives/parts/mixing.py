@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from big_align.types import Batch, Metrics, Objective, Outputs, Params
+from big_align.core.types import Batch, Metrics, Objective, Outputs, Params
 
 
 @Objective.register  # from Python 3.12 on, isinstance does not see what `__getattr__` provides

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray
 
+from big_align.core.types import Batch, ModelState, Outputs, Params
 from big_align.data.tags.tag_list import TagList
 from big_align.losses.tag_recognition import LOSSES, find_tags, mark_tags
 from big_align.models.dual_encoder import DualEncoder, normalize
@@ -21,7 +22,6 @@ from big_align.objectives.parts.encoders import (
     real_texts,
 )
 from big_align.objectives.parts.tag_texts import TagTexts, choose_written
-from big_align.types import Batch, ModelState, Outputs, Params
 
 HEADS = ("ml_decoder", "cls")
 EMPTY_TEXTS = ("candidates", "rows", "left_out")

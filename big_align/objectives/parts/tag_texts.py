@@ -1,11 +1,13 @@
 """Tag2Text: tags become token ids inside the compiled step (IDEA, Huang et al. 2022, §3.3)."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32
 
-from big_align.data.tags.tag_list import TagList, count_shared
+from big_align.data.tags.tag_list import TagList
 from big_align.data.text.tokenizers import Tokenizer
 
 
@@ -115,5 +117,5 @@ def split_ends(tokenizer: Tokenizer, name: str) -> tuple[list[int], list[int]]:
     """
     text, mask = tokenizer(["", name])
     empty, other = (ids[real].tolist() for ids, real in zip(text, mask, strict=True))
-    shared = count_shared(empty, other)
+    shared = len(os.path.commonprefix([empty, other]))  # of lists, too
     return empty[:shared], empty[shared:]

@@ -9,7 +9,7 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from big_align.types import Params
+from big_align.core.types import Params
 
 
 def check_bounds(temperature: float, min_temperature: float) -> None:

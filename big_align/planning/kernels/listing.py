@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from big_align.devices.chips import CHIPS, Chip
+from big_align.parallel.devices.chips import CHIPS, Chip
 from big_align.planning.executed import count_flops_inside
 from big_align.planning.hlo import Instruction, parse_program
 from big_align.planning.kernels.origins import PHASES, UNKNOWN, Origins

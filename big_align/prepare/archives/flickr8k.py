@@ -2,6 +2,7 @@
 
 import glob
 import io
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -9,12 +10,12 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from big_align.core.errors import UserError, tell_in_a_line
+from big_align.core.progress import make_bar
+from big_align.core.regular_files import read_regular
 from big_align.data.images.decoding import MAX_PIXELS, open_picture, to_rgb
 from big_align.data.table_lines import BadLines, read_rows, read_text_lines
-from big_align.disk.regular_files import read_regular
-from big_align.errors import UserError, tell_in_a_line
 from big_align.prepare import shards, storage
-from big_align.progress import make_bar
 
 IMAGES = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images")
 """Names of the folder of photographs; the archive's own name is misspelled."""
@@ -161,14 +162,14 @@ def write_shards(
     total = sum(map(len, archive.splits.values()))
     with make_bar(total=total, unit="image", dynamic_ncols=True) as bar:
         for split, names in archive.splits.items():
-            members: dict[int, list[shards.Member]] = {}
-            for rank, name in enumerate(names):
-                number, place = shards.find_place(rank, len(names), len(paths[split]))
-                members.setdefault(number, []).append(_make_member(archive, name, place, side))
-                bar.update()
-                next_one = shards.find_place(rank + 1, len(names), len(paths[split]))[0]
-                if next_one != number:
-                    shards.write_shard(paths[split][number], members.pop(number))
+            places = [
+                shards.find_place(n, len(names), len(paths[split])) for n in range(len(names))
+            ]
+            placed = zip(names, places, strict=True)
+            for number, some in itertools.groupby(placed, lambda each: each[1][0]):
+                made = [_make_member(archive, name, place, side) for name, (_, place) in some]
+                shards.write_shard(paths[split][number], made)
+                bar.update(len(made))
     return paths
 
 

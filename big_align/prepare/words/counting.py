@@ -1,7 +1,6 @@
 """Counts the words of captions on Apache Beam, with the counts of `data/text/word_counts.py`."""
 
 import collections
-import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -9,11 +8,12 @@ import apache_beam as beam
 from absl import logging
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from big_align.components.source_flags import find_text_files
+from big_align.config.components.source_flags import find_text_files
+from big_align.core.digests import hash_bytes
+from big_align.core.errors import UserError
 from big_align.data import boundary, examples
 from big_align.data.text import vocabulary
 from big_align.data.text.word_counts import TextCounts, count_texts
-from big_align.errors import UserError
 from big_align.prepare import storage
 from big_align.prepare.inputs import FileRows, Inputs, Stretch, find_inputs, list_stretches
 
@@ -140,8 +140,7 @@ def _read_captions(inputs: Inputs, stretch: Stretch, broken: list[int]) -> Itera
 
 def _choose_bucket(found: tuple[Key, int]) -> tuple[int, tuple[str, str, str, int]]:
     key, count = found
-    digest = hashlib.blake2b("\n".join(key).encode("utf-8", "surrogatepass"), digest_size=4)
-    return int.from_bytes(digest.digest(), "big") % BUCKETS, (*key, count)
+    return int.from_bytes(hash_bytes("\n".join(key), 4), "big") % BUCKETS, (*key, count)
 
 
 def _write_bucket(grouped: tuple[int, Iterable[Any]], folder: str) -> None:

@@ -18,13 +18,13 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
-from big_align.distributed import agreement
-from big_align.errors import DivergedError, NotFiniteError, Rewound
+from big_align.core.errors import DivergedError, NotFiniteError, Rewound
+from big_align.core.types import Batch
+from big_align.core.whole_files import write_whole
+from big_align.parallel.distributed import agreement
 from big_align.training.health.guard import Alarm, Guard
 from big_align.training.health.spread import Side
 from big_align.training.logs.line_files import append_line, read_lines
-from big_align.types import Batch
-from big_align.whole_files import write_whole
 
 HEALTH = "health"
 """What decisions and spreads are called in the record of a checkpoint."""

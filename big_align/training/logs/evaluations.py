@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from big_align.distributed import agreement
+from big_align.parallel.distributed import agreement
 from big_align.training.logs.line_files import append_line, keep_lines, read_lines
 from big_align.training.logs.metrics import finite_or_text
 

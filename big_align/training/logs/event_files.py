@@ -14,9 +14,9 @@ import numpy as np
 from tensorboardX import summary
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from big_align.disk.regular_files import read_regular
-from big_align.tf_records import CHECKSUM, LENGTH, encode_record
-from big_align.whole_files import naming, write_whole
+from big_align.core.regular_files import read_regular
+from big_align.core.tf_records import CHECKSUM, LENGTH, encode_record
+from big_align.core.whole_files import naming, write_whole
 
 PATTERN = "events.out.tfevents.*"
 Line = tuple[int, Mapping[str, float]]

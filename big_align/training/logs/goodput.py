@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import jax
 
-from big_align.disk.regular_files import read_regular
-from big_align.distributed import activity
+from big_align.core.regular_files import read_regular
+from big_align.core.whole_files import write_whole
+from big_align.parallel.distributed import activity
 from big_align.training.logs.phases import PHASES
-from big_align.whole_files import write_whole
 
 
 class Phase(NamedTuple):

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from big_align.disk.regular_files import check_regular, open_given, read_regular
-from big_align.whole_files import naming, write_whole
+from big_align.core.regular_files import check_regular, open_given, read_regular
+from big_align.core.whole_files import naming, write_whole
 
 
 def read_lines(

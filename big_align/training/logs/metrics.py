@@ -11,13 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from big_align.devices.chips import find_chip
-from big_align.progress import make_bar
+from big_align.core.progress import make_bar
+from big_align.core.whole_files import naming
+from big_align.parallel.devices.chips import find_chip
 from big_align.training.logs.event_files import Line
 from big_align.training.logs.goodput import Clock
 from big_align.training.logs.line_files import keep_lines, number_of, read_lines
 from big_align.training.logs.trackers import Pictures, TensorBoard, Tracker
-from big_align.whole_files import naming
 
 FILE = "metrics.jsonl"
 NEEDS = ("step",)

@@ -10,11 +10,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import UInt8
 
-from big_align.disk.regular_files import read_regular
-from big_align.errors import UserError, tell_in_a_line
-from big_align.nodes import Given
+from big_align.core.errors import UserError, tell_in_a_line
+from big_align.core.nodes import Given
+from big_align.core.regular_files import read_regular
+from big_align.core.whole_files import write_whole
 from big_align.training.logs.event_files import EventFile, Line, mend_events
-from big_align.whole_files import write_whole
 
 Pictures = Mapping[str, UInt8[np.ndarray, "h w 3"]]
 

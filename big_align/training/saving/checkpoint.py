@@ -16,15 +16,16 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import multihost
 
-from big_align.distributed import agreement, processes
-from big_align.errors import (
+from big_align.core.errors import (
     DamagedCheckpoint,
     NotSavedError,
     UserError,
     suggest,
     tell_in_a_line,
 )
-from big_align.nodes import Given
+from big_align.core.nodes import Given
+from big_align.core.types import SavedPart
+from big_align.parallel.distributed import agreement, processes
 from big_align.training.logs.directions import UNSAID, Said
 from big_align.training.logs.evaluations import read_training_numbers
 from big_align.training.saving import (
@@ -37,7 +38,6 @@ from big_align.training.saving import (
 )
 from big_align.training.saving.reading import read_state
 from big_align.training.saving.retention import Evaluated, Numbers, Retention, Which
-from big_align.types import SavedPart
 
 ATTEMPTS = 3
 """How many saves in a row may fail: a full disk may be freed, and a file system come back."""

@@ -4,8 +4,8 @@ import json
 
 from etils import epath
 
-from big_align.disk import file_checksums
-from big_align.disk.regular_files import is_missing, read_regular
+from big_align.core import file_checksums
+from big_align.core.regular_files import is_missing, read_regular
 from big_align.training.saving.step_folders import read_record
 
 ITEM, FILE = "checksums", "checksums.json"

@@ -11,9 +11,9 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from big_align.errors import CheckpointMismatch
+from big_align.core.errors import CheckpointMismatch
+from big_align.core.types import SavedPart
 from big_align.training.saving import checksums
-from big_align.types import SavedPart
 
 SMALLEST_SLICE = 2**14
 """Bytes below which an array is written by one device instead of a slice by each that has it."""

@@ -12,7 +12,7 @@ import jax
 from etils import epath
 from orbax import checkpoint as ocp
 
-from big_align.distributed import agreement
+from big_align.parallel.distributed import agreement
 from big_align.training.saving import checksums, step_folders
 
 UNFINISHED = ".orbax-checkpoint-tmp"

@@ -21,9 +21,9 @@ from typing import Any, TextIO
 
 from etils import epath
 
-from big_align.disk.regular_files import check_regular, read_regular
-from big_align.distributed import agreement, processes
-from big_align.errors import MissingCheckpoint, UserError, tell_in_a_line
+from big_align.core.errors import MissingCheckpoint, UserError, tell_in_a_line
+from big_align.core.regular_files import check_regular, read_regular
+from big_align.parallel.distributed import agreement, processes
 from big_align.training.saving import step_folders
 
 FILE = "owner.json"

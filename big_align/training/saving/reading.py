@@ -6,9 +6,9 @@ from typing import Any
 import orbax.checkpoint as ocp
 from etils import epath
 
-from big_align.errors import CheckpointMismatch
+from big_align.core.errors import CheckpointMismatch
+from big_align.core.types import SavedPart
 from big_align.training.saving import handlers, shapes, step_folders
-from big_align.types import SavedPart
 
 
 def read_state(

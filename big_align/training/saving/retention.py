@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from etils import epath
 
-from big_align.errors import MissingCheckpoint
+from big_align.core.errors import MissingCheckpoint
 from big_align.training.logs.directions import LOWER, UNSAID, Said, find_direction
 
 Numbers = Mapping[str, float]

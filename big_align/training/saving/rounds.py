@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import jax
 from etils import epath
 
-from big_align.distributed import processes
-from big_align.errors import UserError
+from big_align.core.errors import UserError
+from big_align.parallel.distributed import processes
 from big_align.training.saving import leftovers, step_folders
 
 STAGES = PROBED, BEGUN, WRITTEN = "probed", "begun", "written"

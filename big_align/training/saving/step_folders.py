@@ -9,9 +9,9 @@ from typing import Any
 
 from etils import epath
 
-from big_align import whole_files
-from big_align.disk.regular_files import check_regular, is_missing, read_regular
-from big_align.errors import UserError, tell_in_a_line
+from big_align.core import whole_files
+from big_align.core.errors import UserError, tell_in_a_line
+from big_align.core.regular_files import check_regular, is_missing, read_regular
 
 FOLDER = "checkpoints"
 """The folder of a workdir that holds its checkpoints, each in a folder named by its step."""

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from big_align.errors import DivergedError, NotFiniteError, Rewound
+from big_align.core.errors import DivergedError, NotFiniteError, Rewound
 from big_align.training.health import rewinds
 from big_align.training.health.guard import Alarm, Guard
 from big_align.training.health.rewinds import Health, Rewind, find_data_step

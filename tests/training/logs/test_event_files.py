@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from big_align.tf_records import encode_record
+from big_align.core.tf_records import encode_record
 from big_align.training.logs.event_files import EventFile, split_records
 from big_align.training.logs.metrics import MetricWriter
 

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from big_align.devices.chips import CHIPS
+from big_align.parallel.devices.chips import CHIPS
 from big_align.training.logs import metrics
 from tests.fake_clock import FakeClock
 
@@ -79,7 +79,7 @@ def test_the_time_left_includes_evaluations(capsys, monkeypatch):
     clock = FakeClock()
     monkeypatch.setattr("tqdm.std.time", lambda: clock.now)
     now = types.SimpleNamespace(monotonic=lambda: clock.now)
-    monkeypatch.setattr("big_align.progress.time", now)
+    monkeypatch.setattr("big_align.core.progress.time", now)
     progress = metrics.Progress(100, 1000, batch_size=8, step_flops=1.0, clock=clock)
     for step in range(101, 701):
         clock.pass_time(1)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from tensorboardX.proto import event_pb2
 
-from big_align.errors import ConfigError, UserError
+from big_align.core.errors import ConfigError, UserError
 from big_align.runs import check
 from big_align.runs.command_line import load_config
 from big_align.training.logs import trackers

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from orbax.checkpoint._src.path import atomicity, atomicity_defaults
 
-from big_align.disk import file_checksums
-from big_align.errors import DamagedCheckpoint, UserError
+from big_align.core import file_checksums
+from big_align.core.errors import DamagedCheckpoint, UserError
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import TrainState
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from big_align.errors import MissingCheckpoint, UserError
+from big_align.core.errors import MissingCheckpoint, UserError
 from big_align.training.saving import checkpoint, reading
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import TrainState

@@ -15,7 +15,7 @@ import types
 import pytest
 from etils import epath
 
-from big_align.errors import UserError
+from big_align.core.errors import UserError
 from big_align.training.saving import ownership
 from big_align.training.saving.ownership import FILE, own
 from tests.two_processes import run_both

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from big_align.errors import MissingCheckpoint, UserError
+from big_align.core.errors import MissingCheckpoint, UserError
 from big_align.training.logs.evaluations import EVALUATION, TRAINING, EvaluationLog
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.saving.retention import Evaluated, Retention

@@ -1,0 +1,1 @@
+"""What everything may use: types, errors, words, whole files, progress."""

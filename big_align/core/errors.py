@@ -1,0 +1,135 @@
+"""Errors that a user can fix; main.py prints them as one line, without a traceback.
+
+`Stopped` is not an error, but ends a run early in the same way.
+"""
+
+import difflib
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+from absl import logging
+
+
+class UserError(ValueError):
+    """What the user gave cannot be used; the message says what, and what would be right."""
+
+
+class ConfigError(UserError):
+    """A config that cannot be built."""
+
+
+class FieldError(UserError):
+    """A component cannot work with its settings; changing one or more of its fields would fix it.
+
+    Args:
+      message: what is wrong, without a final period.
+      fields: what to set each field to, or a word in capitals as a placeholder for it.
+    """
+
+    def __init__(self, message: str, **fields: Any):
+        super().__init__(f"{message}; set {', '.join(f'{k}={v}' for k, v in fields.items())}")
+        self.message, self.fields = message, fields
+
+
+class CheckpointMismatch(UserError):
+    """The checkpoints of a workdir belong to a different model or order of examples."""
+
+
+class MissingFile(UserError, FileNotFoundError):
+    """There is no file of the name that was given."""
+
+
+class MissingCheckpoint(ConfigError, FileNotFoundError):
+    """The workdir has no checkpoint to evaluate."""
+
+
+class DamagedCheckpoint(UserError):
+    """A checkpoint is not what was written, and there is no other one to use instead."""
+
+
+class NotSavedError(UserError):
+    """The state of a run could not be saved."""
+
+
+class BrokenDataError(UserError):
+    """More examples are broken than the config allows."""
+
+
+class DivergedError(UserError):
+    """The numbers of a run indicate divergence, and it cannot go on."""
+
+
+class NotFiniteError(DivergedError):
+    """The loss is NaN or infinite."""
+
+
+class WeightsMismatch(UserError):
+    """Weights do not fit the model they are meant for."""
+
+
+class WeightFileError(UserError):
+    """A file of weights is missing, damaged, not what its name says, or cannot be written."""
+
+
+class BrokenImages(UserError):
+    """Images that a caller gave cannot be read.
+
+    Args:
+      message: which, and why.
+      advice: what else the caller can ask for.
+    """
+
+    def __init__(self, message: str, advice: str):
+        super().__init__(f"{message}; {advice}")
+        self.message = message
+
+
+class Stopped(BaseException):
+    """The run was asked to stop, and has saved what it had; the same command continues it.
+
+    It is no error, and arrives at any place: nothing that passes over errors may pass over it.
+    """
+
+    STATUS = 75
+    """The exit status, EX_TEMPFAIL of sysexits.h: start the same command again."""
+
+
+class Rewound(Exception):
+    """The run has decided to return to its last checkpoint and to leave data out."""
+
+
+LINE_MAX = 300  # characters of a message of a library, or of a file's text
+
+
+def put_in_a_line(text: str) -> str:
+    """Returns a text in one line of bounded length that can be printed."""
+    line = " ".join(text[: 4 * LINE_MAX].split())
+    line = line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def tell_in_a_line(error: BaseException) -> str:
+    """Returns an exception's message in one bounded line, after its kind if that is informative."""
+    text, kind = put_in_a_line(str(error)), type(error).__name__
+    plain = isinstance(error, UserError) or kind in ("ValueError", "OSError")
+    return text if text and plain else f"{kind}: {text}".rstrip(": ")
+
+
+@functools.lru_cache(maxsize=1024)
+def warn_once(message: str) -> None:
+    """Logs a warning; one that was logged is not logged again in the life of this process."""
+    logging.warning("%s", message)
+
+
+def check_at_least(least: int, **values: int | None) -> None:
+    """Raises a UserError that names the first of the values below `least`; None is not checked."""
+    for name, value in values.items():
+        if value is not None and value < least:
+            raise UserError(f"{name} is {value}; it must be at least {least}")
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Returns " (did you mean ...?)" for the nearest known word, or nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,0 +1,131 @@
+"""Files that are written whole or not at all: under another name, which is then replaced.
+
+A process may be killed at any time, a disk may be full, and two processes may write one file at
+once. Whoever reads it finds the old content or the new, and never a part.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from big_align.core.errors import UserError
+
+PARTIAL = ".partial"
+"""The ending of files and folders that are not complete."""
+LEFT_AFTER = 3600
+"""Seconds after which nobody writes to a file any more."""
+
+
+def name_partial(path: str | os.PathLike) -> pathlib.Path:
+    """Returns where to write a file or folder first: beside it, and a new name at each call.
+
+    Process numbers would not do, since several machines may share the folder. The name is hidden,
+    so that what lists the files of a folder passes over it.
+    """
+    path = pathlib.Path(path)
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
+
+
+def check_local(path: str | os.PathLike, flag: str = "--output") -> None:
+    """Refuses an address such as gs://..., of which a folder would be made here.
+
+    Args:
+      path: the file or folder to write, perhaps as a `pathlib.Path`, which has lost a slash.
+      flag: where the user has named it, for messages.
+
+    Raises:
+      UserError: it is an address.
+    """
+    if re.match(r"[a-zA-Z][\w+.-]+:/", os.fspath(path)):
+        raise UserError(
+            f"{flag}={os.fspath(path)} is an address, and files are written here: name a local "
+            "path, and copy it there afterwards"
+        )
+
+
+def check_file(
+    path: str, flag: str = "--output", endings: Sequence[str] = (), overwrite: bool = True
+) -> None:
+    """Checks that a file can be written, before there is what goes into it; makes its folder.
+
+    Args:
+      path: the file.
+      flag: where the user has named it, for messages.
+      endings: what its name may end in, as in ".json"; none for anything.
+      overwrite: whether an existing file may be replaced.
+
+    Raises:
+      UserError: it cannot be written; the message says why.
+    """
+    check_local(path, flag)
+    given, target = f"{flag}={path}", pathlib.Path(path)
+    if endings and not path.lower().endswith(tuple(endings)):
+        raise UserError(f"{given} must end in {' or '.join(endings)}")
+    if target.is_dir():  # as nothing is, the current folder
+        raise UserError(f"{given} is a folder; name a file in it")
+    if target.exists() and not overwrite:
+        raise UserError(f"{given} is there already; --overwrite replaces it")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{given}: the folder {target.parent} cannot be made: {error.strerror}"
+        ) from error
+    if not os.access(target.parent, os.W_OK):
+        raise UserError(f"{given}: {target.parent} cannot be written to")
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+    """Names the file in the system's errors of writing to one that is open, which lack it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
+
+
+@contextlib.contextmanager
+def open_whole(path: str | os.PathLike, sync: bool = False) -> Iterator[BinaryIO]:
+    """Opens a file for writing bytes; it gets its name when the block ends without an exception.
+
+    Args:
+      path: the file; an existing one is replaced. Of several writers, the last one wins.
+      sync: whether the content must be on the disk before it gets the name, so that not even the
+        loss of power leaves a part of it.
+
+    Raises:
+      OSError: it cannot be written; an existing file is as it was.
+    """
+    partial = name_partial(path)
+    try:
+        with partial.open("xb") as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def write_whole(path: str | os.PathLike, content: bytes, sync: bool = False) -> None:
+    """Writes a file, whole or not at all, as `open_whole` does."""
+    with naming(path), open_whole(path, sync) as file:
+        file.write(content)
+
+
+def remove_leftovers(folder: pathlib.Path) -> None:
+    """Removes what writers that were killed have left, if none has written to it for an hour."""
+    for partial in folder.glob(f"*{PARTIAL}"):
+        with contextlib.suppress(OSError):  # another process may remove it
+            if time.time() - partial.stat().st_mtime > LEFT_AFTER:
+                partial.unlink()

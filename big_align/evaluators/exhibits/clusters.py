@@ -1,0 +1,94 @@
+"""Images that share a cluster (MLCD, An et al. 2024, Fig. 2 and 7)."""
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+from jaxtyping import Int
+
+from big_align.data.examples import Source
+from big_align.data.precomputed.embedding_files import ClusterFolder
+from big_align.data.precomputed.shard_files import list_shards
+from big_align.evaluators.exhibits.exhibit import Examples, Finding, Item
+from big_align.evaluators.exhibits.pixels import Pixels, read_pixels
+
+Place = tuple[int, int]
+"""The number of a shard, and a row in it."""
+SEARCHED = 200_000
+"""Number of images that are searched for those of a cluster, so a larger set takes no longer."""
+
+
+def find_examples(
+    shards: Iterable[Int[np.ndarray, "_ p"]], wanted: Collection[int], count: int
+) -> dict[int, list[Place]]:
+    """Finds images of clusters: first those whose first label is the cluster, in order.
+
+    Args:
+      shards: the labels of each image, nearest first, -1 for none; read only as far as needed.
+      wanted: the clusters.
+      count: images per cluster.
+
+    Returns:
+      At most `count` places for each of the clusters.
+    """
+    found: dict[int, list[tuple[int, Place]]] = {cluster: [] for cluster in wanted}
+    numbers = np.array(sorted(found))
+    for shard, clusters in enumerate(shards):
+        rows, ranks = np.nonzero(np.isin(clusters, numbers))
+        for row, rank in zip(rows.tolist(), ranks.tolist(), strict=True):
+            found[int(clusters[row, rank])].append((rank, (shard, row)))
+        found = {cluster: sorted(places)[:count] for cluster, places in found.items()}
+        if all([rank for rank, _ in places] == [0] * count for places in found.values()):
+            break
+    return {cluster: [place for _, place in places] for cluster, places in found.items()}
+
+
+def show_clusters(
+    source: Source, folder: ClusterFolder, count: int = 6, others: int = 9, seed: int = 0
+) -> list[Examples]:
+    """Shows a few images of a source, each with other images of its nearest cluster.
+
+    Args:
+      source: the examples; the folder contains all of its shards.
+      folder: their clusters.
+      count: number of images to show.
+      others: number of images from the cluster of each.
+      seed: seed for choosing the images.
+    """
+    there = {shard.name: shard for shard in folder.shards}
+    labels = []
+    for shard in list_shards(source):
+        empty = np.zeros((0, folder.labels_per_image), np.int32)
+        labels.append(folder.array(there[shard.name]) if shard.count else empty)
+        if sum(map(len, labels)) >= SEARCHED:
+            break
+    pixels = read_pixels(source)
+    return [choose_members(labels, pixels, count, others, seed)]
+
+
+def choose_members(
+    shards: list[Int[np.ndarray, "_ p"]], pixels: Pixels, count: int, others: int, seed: int
+) -> Examples:
+    """Draws images with a cluster, and finds other images of that cluster.
+
+    Args:
+      shards: the labels of each image of the first shards, nearest first, -1 for none.
+      pixels: returns the picture of an example, given its number.
+      count: number of images to draw.
+      others: number of images from the cluster of each.
+      seed: seed for choosing the images.
+    """
+    begin = np.cumsum([0, *map(len, shards)])
+    first = np.concatenate([shard[:, 0] for shard in shards])
+    some = np.flatnonzero(first >= 0)
+    chosen = np.random.default_rng(seed).permutation(some)[:count].tolist()
+    wanted = {int(first[number]) for number in chosen}
+    places = find_examples(shards, wanted, others + 1) if wanted else {}
+    rows = []
+    for number in chosen:
+        cluster = int(first[number])
+        members = [int(begin[shard] + row) for shard, row in places[cluster]]
+        members = [member for member in members if member != number][:others]
+        query = Item(pixels(number), f"cluster {cluster}")
+        rows.append(Finding(query, [Item(pixels(member)) for member in members]))
+    note = "Images drawn at random, and others of the cluster that is nearest to each."
+    return Examples("Clusters of the training data", note, rows)

@@ -1,0 +1,72 @@
+"""Cosines of images with their own texts and with others: how far training moves them apart."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from big_align.evaluators.exhibits.exhibit import Distributions
+from big_align.evaluators.exhibits.retrieval import Pairs
+
+BINS = 100
+EDGES = np.linspace(-1, 1, BINS + 1).round(3).tolist()
+
+
+def show_cosines(
+    title: str, groups: Sequence[str], values: Sequence[Float[np.ndarray, "_"]]
+) -> Distributions:
+    """Shows how cosines are distributed.
+
+    Args:
+      title: title of the exhibit.
+      groups: names of the groups.
+      values: cosines of each group.
+    """
+    shares = []
+    for each in values:
+        bins = ((np.asarray(each, np.float64) + 1) / 2 * BINS).astype(int)
+        shares.append(np.bincount(bins.clip(0, BINS - 1), minlength=BINS) / max(len(each), 1))
+    note = "Curves are scaled to one height; the newest step is at the bottom."
+    return Distributions(title, note, list(groups), EDGES, np.array([shares]), [])
+
+
+def choose_others(own: Int[np.ndarray, "n"], count: int, seed: int = 0) -> Int[np.ndarray, "n"]:
+    """Draws a wrong candidate for each query.
+
+    Args:
+      own: the right one of each query.
+      count: number of candidates, two or more.
+      seed: seed of the draw.
+    """
+    return (own + np.random.default_rng(seed).integers(1, count, len(own))) % count
+
+
+def show_pair_cosines(pairs: Pairs) -> list[Distributions]:
+    """Shows the cosines of captions with their own image, and with one drawn among the others."""
+    count = len(pairs.zimg)
+    if count < 2:
+        return []
+    own, other = (
+        np.einsum("nd,nd->n", pairs.ztxt, pairs.zimg[image])
+        for image in (pairs.owner, choose_others(pairs.owner, count))
+    )
+    return [show_cosines("Cosines of captions with images", ["their own", "another"], [own, other])]
+
+
+def show_class_cosines(
+    similarity: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
+) -> list[Distributions]:
+    """Shows the cosines of images with their own class, and with one drawn among the others.
+
+    Args:
+      similarity: cosine of each image with each class.
+      label: the class of each image.
+    """
+    count = similarity.shape[1]
+    if count < 2:
+        return []
+    own, other = (
+        np.take_along_axis(similarity, classes[:, None], axis=1)[:, 0]
+        for classes in (label, choose_others(label, count))
+    )
+    return [show_cosines("Cosines of images with classes", ["their own", "another"], [own, other])]

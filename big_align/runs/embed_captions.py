@@ -1,0 +1,142 @@
+"""Embeds all captions of a source into a folder, shard by shard, and continues where it stopped."""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+from tqdm import tqdm
+
+from big_align.core.errors import UserError
+from big_align.core.progress import make_bar
+from big_align.data import boundary
+from big_align.data.examples import BrokenExample, Source
+from big_align.data.loading.broken import BrokenTally
+from big_align.data.precomputed import shard_files
+from big_align.data.precomputed.shard_files import CAPTIONS
+from big_align.data.text.tokenizers import Tokenizer
+from big_align.evaluators.embedder import Embedder
+
+BATCHES = 16
+"""Batches of captions that are embedded at a time, those of similar length together."""
+
+
+def embed_captions(
+    embedder: Embedder,
+    tokenizer: Tokenizer,
+    dim: int,
+    source: Source,
+    folder: pathlib.Path,
+    dtype: str = "float16",
+    made_by: Mapping[str, Any] | None = None,
+    max_broken_fraction: float = 0.01,
+) -> int:
+    """Writes the features of the captions of this process's shards that are not there yet.
+
+    Shards are split evenly over the processes. An example that cannot be read is named in the log;
+    it keeps its row, of zeros, with an empty key.
+
+    Args:
+      embedder: has the weights of the text tower.
+      tokenizer: makes ids from captions.
+      dim: the width of the features.
+      source: the examples.
+      folder: the folder, which is made if needed; every process sees it.
+      dtype: the type of what is stored, "float16" or "float32".
+      made_by: what identifies the features.
+      max_broken_fraction: the fraction of broken examples above which it stops.
+
+    Returns:
+      How many examples were read now.
+
+    Raises:
+      UserError: the folder holds other features, no example has a caption, or a feature is not
+        finite.
+      BrokenDataError: too many examples are broken.
+    """
+    shards = shard_files.list_shards(source)
+    tally = BrokenTally(source, max_broken_fraction)
+    process, processes = jax.process_index(), jax.process_count()
+    if not (places := _count_places(source)):
+        raise UserError("no example has a caption whose features could be computed")
+    index = {
+        "dim": dim,
+        "dtype": dtype,
+        "captions": places,
+        "shards": [shard._asdict() for shard in shards],
+        "made_by": dict(made_by or {}),
+    }
+    shard_files.claim_folder(folder, index, write=process == 0)
+    folder.mkdir(parents=True, exist_ok=True)
+    todo, count, total = shard_files.find_work(folder, shards, CAPTIONS, process, processes)
+    bar = make_bar(
+        total=total, initial=total - count, unit="example", dynamic_ncols=True,
+        disable=process != 0 or not todo, desc="captions",
+    )  # fmt: skip
+    with bar:
+        for number in todo:
+            keys, captions = _read_shard(source, number, shards[number].count, tally)
+            values = _embed(embedder, tokenizer, captions, (places, dim), bar)
+            with np.errstate(over="ignore"):
+                stored = values.astype(dtype)
+            if not np.isfinite(stored).all():
+                fits = np.isfinite(values).all()
+                reason = "too large for float16: use float32" if fits else "not finite"
+                raise UserError(f"{shards[number].name}: features of a caption are {reason}")
+            shard_files.write_shard(
+                folder, shards[number], CAPTIONS, stored, shard_files.join_keys(keys)
+            )
+    return count
+
+
+def _count_places(source: Source) -> int:
+    """Returns the largest number of captions of an example."""
+    places = 0
+    for shard, count in enumerate(source.shard_sizes.tolist()):
+        for number in range(count):
+            try:
+                places = max(places, len(boundary.read_texts(source, shard, number)[0]))
+            except BrokenExample:
+                continue
+    return places
+
+
+def _read_shard(
+    source: Source, shard: int, count: int, tally: BrokenTally
+) -> tuple[list[str], list[list[str]]]:
+    """Reads keys and captions of a shard; "" and none if an example is broken."""
+    keys, captions = [""] * count, [[]] * count
+    for number in range(count):
+        try:
+            example = boundary.read_without_image(source, shard, number)
+            keys[number], captions[number] = example.key, list(example.captions)
+        except BrokenExample as error:
+            tally.add(shard, number, error)
+    tally.count_read(count)
+    return keys, captions
+
+
+def _embed(
+    embedder: Embedder,
+    tokenizer: Tokenizer,
+    captions: Sequence[Sequence[str]],
+    shape: tuple[int, int],
+    bar: tqdm,
+) -> Float[np.ndarray, "n k f"]:
+    """Returns the features of all captions of some examples, zero if there is none."""
+    values = np.zeros((len(captions), *shape), np.float32)
+    places = [(row, place) for row, texts in enumerate(captions) for place in range(len(texts))]
+    step, done = BATCHES * embedder.batch_size, 0
+    for first in range(0, len(places), step):
+        chosen = places[first : first + step]
+        rows, columns = np.array(chosen).T
+        values[rows, columns] = embedder.text_features(
+            *tokenizer([captions[row][place] for row, place in chosen]), many=1
+        )
+        now = chosen[-1][0]
+        bar.update(now - done)
+        done = now
+    bar.update(len(captions) - done)
+    return values

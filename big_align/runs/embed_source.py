@@ -1,0 +1,296 @@
+"""Embeds the images of a source into a folder, shard by shard, and continues where it stopped."""
+
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax.errors import ScopeParamShapeError
+from jax.sharding import Mesh
+from jaxtyping import Bool, Float
+from tqdm import tqdm
+
+from big_align.config.components.transforms import check_repeatable, shape_of_image
+from big_align.core.errors import UserError
+from big_align.core.progress import make_bar
+from big_align.data.examples import Example, Source
+from big_align.data.loading.evaluation_loader import EvalLoader
+from big_align.data.precomputed import shard_files
+from big_align.data.precomputed.shard_files import EMBEDDINGS
+from big_align.data.shard_offsets import ShardOffsets
+from big_align.evaluators.embedder import Embedder
+from big_align.models.dual_encoder import DualEncoder
+from big_align.objectives.align import Align
+from big_align.parallel.meshes import make_mesh, replicated
+from big_align.weights.formats.pretrained import Pretrained
+
+VERBS = {
+    "embedding": ("embed_image",),
+    "features": ("image_features",),
+    "both": ("embed_image", "image_features"),
+}
+"""What an encoder returns, and the verbs of an objective that make it."""
+
+
+class SourceEncoder(NamedTuple):
+    """An image encoder, ready to embed.
+
+    Attributes:
+      embedder: on the devices of this process.
+      shape: the shape of its images, (height, width, 3).
+      transform: image operations that make them.
+      what: "embedding", "features", or "both" side by side.
+      dim: the width of what it returns.
+      weights: a digest of its parameters.
+      widths: the widths of the parts of `dim`, if what it returns has several.
+      architecture: a digest of what else its results depend on; "" if that is known elsewhere.
+    """
+
+    embedder: Embedder
+    shape: tuple[int, ...]
+    transform: str
+    what: str
+    dim: int
+    weights: str
+    widths: tuple[int, ...] = ()
+    architecture: str = ""
+
+    def embed(
+        self, batch: Mapping[str, np.ndarray], count: int
+    ) -> tuple[Float[np.ndarray, "n d"], Bool[np.ndarray, "n"]]:
+        """Returns the rows of the first `count` images of a batch, and which images are real."""
+        if self.what == "embedding":
+            return self.embedder.embed_images([batch], count)
+        if self.what == "features":
+            return self.embedder.image_features([batch], count)
+        *rows, readable = self.embedder.embeddings_and_features([batch], count)
+        return np.concatenate(rows, axis=1), readable
+
+
+def make_encoder(
+    pretrained: Pretrained, what: str, transform: str | None, batch_size: int | None = None
+) -> SourceEncoder:
+    """Makes an encoder of images from a model.
+
+    Args:
+      pretrained: a dual encoder or an image tower.
+      what: "embedding", of unit length, "features" of the image tower before any projection, or
+        "both" side by side, in one pass over the images.
+      transform: image operations; None takes the model's own.
+      batch_size: rows of a batch, a multiple of the number of devices; None for 256, and 64 on
+        CPUs.
+
+    Raises:
+      UserError: the model has no image tower, does not say how images are made, or cannot take
+        those that the transform makes; these are random; or the batch size is no such number.
+    """
+    if pretrained.kind == "text":
+        raise UserError("the model is a tower for texts; an image encoder is needed")
+    seen = pretrained.preprocessing
+    if transform is None and seen is None:
+        raise UserError("the model does not say how its images are preprocessed: give --transform")
+    transform = transform or seen.transform
+    mesh = make_mesh(devices=jax.local_devices())
+    model, variables = pretrained.model, dict(pretrained.variables)
+    if pretrained.kind == "image":
+        colors = {"image_mean": seen.mean, "image_std": seen.std} if seen else {}
+        model = DualEncoder(image=model, **colors)
+        variables = {kind: {"image": arrays} for kind, arrays in variables.items()}
+    objective = Align(model, mesh)
+    params, state = {"model": variables.pop("params")}, variables
+    shape = shape_of_image(transform, "--transform")
+    check_repeatable(transform, "--transform")
+    batch_size = _choose_batch_size(mesh) if batch_size is None else batch_size
+    if batch_size < 1:
+        raise UserError(f"--batch_size={batch_size} must be at least 1")
+    batch = {"image": jax.ShapeDtypeStruct((batch_size, *shape), np.uint8)}
+    try:
+        verbs = [getattr(objective, verb) for verb in VERBS[what]]
+        shapes = [jax.eval_shape(verb, params, state, batch).shape for verb in verbs]
+    except (ScopeParamShapeError, ValueError, TypeError) as error:
+        raise UserError(
+            f"the model cannot take images {list(shape)} as transform {transform!r} makes them "
+            f"(its own are {pretrained.image_size} pixels): {str(error).splitlines()[0]}"
+        ) from error
+    widths = tuple(shape[1] for shape in shapes)
+    return SourceEncoder(
+        _place(objective, mesh, batch_size, params, state),
+        shape, transform, what, sum(widths), digest_weights(pretrained.flat), widths,
+        digest_architecture(pretrained),
+    )  # fmt: skip
+
+
+def _choose_batch_size(mesh: Mesh) -> int:
+    """Returns rows that keep devices busy; on CPUs, layers of a larger batch outgrow the cache."""
+    rows = 64 if mesh.devices.flat[0].platform == "cpu" else 256
+    return -(-rows // mesh.size) * mesh.size
+
+
+def _place(objective: Align, mesh: Mesh, batch_size: int, params: Any, state: Any) -> Embedder:
+    try:
+        embedder = Embedder(objective, mesh, batch_size)
+    except ValueError as error:
+        raise UserError(f"--{error}") from error
+    return embedder.use(*jax.device_put((params, state), replicated(mesh)))
+
+
+def digest_weights(flat: Mapping[str, np.ndarray]) -> str:
+    """Returns a text that changes with any weight; zeros of either sign count as the same."""
+    digest = hashlib.sha256()
+    for name in sorted(flat):
+        digest.update(f"{name} {flat[name].dtype} {flat[name].shape}".encode())
+        values = np.ascontiguousarray(flat[name] + np.zeros((), flat[name].dtype))
+        digest.update(values.reshape(-1).view(np.uint8).data)  # bfloat16 has no buffer of its own
+    return digest.hexdigest()[:16]
+
+
+def digest_architecture(pretrained: Pretrained) -> str:
+    """Returns a text that changes with whatever embeddings depend on besides weights and inputs.
+
+    That is the model's config, and for an image tower alone the mean and deviation of colors.
+    """
+    seen = pretrained.preprocessing if pretrained.kind == "image" else None
+    described = [pretrained.node, [seen.mean, seen.std] if seen else None]
+    text = json.dumps(described, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class KeyedShards:
+    """Some shards of a source, as a source that keeps the keys of what it reads.
+
+    Args:
+      source: all shards.
+      shards: the numbers of the shards to read.
+    """
+
+    def __init__(self, source: Source, shards: Sequence[int]):
+        self._source, self._shards = source, list(shards)
+        self.class_names = source.class_names
+        self.shard_sizes = source.shard_sizes[self._shards]
+        self.broken = source.broken[self._shards]
+        self._keys = [[""] * size for size in self.shard_sizes.tolist()]
+
+    def read(self, shard: int, index: int) -> Example:
+        """Reads an example and keeps its key."""
+        example = self._source.read(self._shards[shard], index)
+        self._keys[shard][index] = example.key
+        return example
+
+    def take_keys(self, shard: int) -> list[str]:
+        """Returns the keys of a shard, "" for examples that were not read, and forgets them."""
+        keys, self._keys[shard] = self._keys[shard], []
+        return keys
+
+    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
+        """Reads captions and labels."""
+        return self._source.read_text(self._shards[shard], index)
+
+    def name(self, shard: int, index: int) -> str:
+        """Names an example."""
+        return self._source.name(self._shards[shard], index)
+
+    def shard_name(self, shard: int) -> str:
+        """Names a shard."""
+        return self._source.shard_name(self._shards[shard])
+
+
+def embed_source(
+    encoder: SourceEncoder,
+    source: Source,
+    folder: pathlib.Path,
+    dtype: str = "float16",
+    made_by: Mapping[str, Any] | None = None,
+    max_broken_fraction: float = 0.01,
+    bar: tqdm | None = None,
+) -> int:
+    """Writes the embeddings of this process's shards that are not there yet.
+
+    Shards are split evenly over the processes. A broken image is named in the log; it keeps its
+    row, of zeros, with an empty key.
+
+    Args:
+      encoder: the encoder that embeds.
+      source: the examples.
+      folder: the folder, which is made if needed; every process sees it.
+      dtype: the type of what is stored, "float16" or "float32".
+      made_by: what else identifies the embeddings; `model` is only for readers.
+      max_broken_fraction: the fraction of broken images above which it stops.
+      bar: shows how many images are done, if it covers several sources; None makes one.
+
+    Returns:
+      How many images were embedded now, including broken ones.
+
+    Raises:
+      UserError: the folder holds other embeddings, or an embedding is not finite.
+      BrokenDataError: too many images are broken.
+    """
+    shards = shard_files.list_shards(source)
+    index = describe_folder(encoder, source, dtype, made_by)
+    process, processes = jax.process_index(), jax.process_count()
+    shard_files.claim_folder(folder, index, process == 0, free=("model",))
+    todo, count, total = shard_files.find_work(folder, shards, EMBEDDINGS, process, processes)
+    if not todo:
+        return 0
+    keyed = KeyedShards(source, todo)
+    folder.mkdir(parents=True, exist_ok=True)
+    own = make_bar(
+        total=total, initial=total - count, unit="image", dynamic_ncols=True,
+        disable=process != 0 or bar is not None,
+    )  # fmt: skip
+    with own:
+        rows = _embed(encoder, keyed, dtype, max_broken_fraction, bar or own)
+        cut = shard_files.cut_in_shards(rows, [shards[i] for i in todo])
+        for place, (shard, values) in enumerate(cut):
+            present = zip(keyed.take_keys(place), values.any(axis=1).tolist(), strict=True)
+            keys = shard_files.join_keys(key if there else "" for key, there in present)
+            shard_files.write_shard(folder, shard, EMBEDDINGS, values, keys)
+    return count
+
+
+def describe_folder(
+    encoder: SourceEncoder, source: Source, dtype: str, made_by: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns the index of a folder that `embed_source`, which takes the same, writes."""
+    made = {"weights": encoder.weights, "what": encoder.what, "transform": encoder.transform}
+    if encoder.architecture:
+        made["architecture"] = encoder.architecture
+    return {
+        "dim": encoder.dim,
+        "dtype": dtype,
+        "unit_length": encoder.what == "embedding",
+        "shards": [shard._asdict() for shard in shard_files.list_shards(source)],
+        "made_by": {**(made_by or {}), **made},
+    }
+
+
+def _embed(
+    encoder: SourceEncoder, source: Source, dtype: str, max_broken_fraction: float, bar: tqdm
+) -> Iterator[Float[np.ndarray, "_ d"]]:
+    """Yields the rows of a source batch by batch; those of broken images are zeros."""
+    size, total = encoder.embedder.batch_size, int(source.shard_sizes.sum())
+    # if all may be broken, no image has to show their shape
+    shape = encoder.shape if max_broken_fraction >= 1 else None
+    loading = EvalLoader(
+        source, encoder.transform, size, max_broken_fraction=max_broken_fraction, image_shape=shape
+    )
+    with loading as loader:
+        for first, batch in zip(range(0, total, size), loader.images(), strict=True):
+            values, readable = encoder.embed(batch, min(size, total - first))
+            with np.errstate(over="ignore"):
+                stored = np.where(readable[:, None], values, 0).astype(dtype)
+            strange = np.flatnonzero(~np.isfinite(stored).all(axis=1))
+            if len(strange):
+                name = _name(source, first + int(strange[0]))
+                fits = np.isfinite(values[strange[0]]).all()
+                reason = "too large for float16: give --dtype=float32" if fits else "not finite"
+                raise UserError(f"{name}: its {encoder.what} is {reason}")
+            bar.update(len(stored))
+            yield stored
+
+
+def _name(source: Source, number: int) -> str:
+    """Names the example at a position in the source's own order."""
+    return source.name(*ShardOffsets(source.shard_sizes).locate_one(number))

@@ -1,0 +1,157 @@
+"""Conditions on the columns of the metadata: `year>=2020`, `place=Berlin`."""
+
+import datetime
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Bool
+
+from big_align.core.errors import UserError, suggest
+from big_align.data.column_values import NUMBER, WHOLE, spell_halves
+from big_align.data.columns import list_names
+from big_align.use.search.metadata import PLACEHOLDER
+
+COMPARE = {
+    "=": pc.equal, "==": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal,
+    ">": pc.greater, ">=": pc.greater_equal,
+}  # fmt: skip
+EQUAL = ("=", "==", "!=")
+BREAK = re.compile(r",(?=\s*[^,=<>!\s][^,=<>!]*(?:!=|[=<>]))")
+"""A comma between conditions: what follows it is a name and a comparison."""
+PATTERN = re.compile(r"\s*([^=<>!]*[^=<>!\s])\s*(!=|<=|>=|==|=|<|>)\s*(.*?)\s*")
+
+
+class Filter(NamedTuple):
+    """A condition on a column.
+
+    Attributes:
+      column: its name.
+      operator: a key of `COMPARE`.
+      value: as it was written.
+    """
+
+    column: str
+    operator: str
+    value: str
+
+
+def split_filters(text: str) -> list[str]:
+    """Splits a line into conditions; `place=Zürich, CH, year>2000` are two of them."""
+    parts = (part.strip(", ") for part in BREAK.split(text))
+    return [part for part in parts if part]
+
+
+def parse_filter(text: str) -> Filter:
+    """Reads `column=value`, or another of =, !=, <, <=, > and >=.
+
+    Raises:
+      UserError: the text is not of this form.
+    """
+    match = PATTERN.fullmatch(spell_halves(text))
+    if not match:
+        raise UserError(
+            f"the filter {text!r} does not read as COLUMN=VALUE; =, !=, <, <=, > and >= compare"
+        )
+    return Filter(*match.groups())
+
+
+def apply_filters(metadata: pa.Table, texts: Sequence[str]) -> Bool[np.ndarray, "n"] | None:
+    """Returns which rows meet all conditions; a missing value meets none.
+
+    Args:
+      metadata: the columns.
+      texts: conditions, as `parse_filter` reads them.
+
+    Returns:
+      A mask; None if there are no conditions.
+
+    Raises:
+      UserError: a condition cannot be read, there is no such column, or its type cannot be compared
+        with the value.
+    """
+    if not texts:
+        return None
+    mask = np.ones(len(metadata), bool)
+    for text in texts:
+        mask &= _apply(metadata, parse_filter(text))
+    return mask
+
+
+def _apply(metadata: pa.Table, condition: Filter) -> Bool[np.ndarray, "n"]:
+    column, operator, written = condition
+    if column not in metadata.column_names:
+        known = [name for name in metadata.column_names if name != PLACEHOLDER]
+        there = f"it has {list_names(known)}{suggest(column, known)}" if known else "it has none"
+        raise UserError(
+            f"the index has no column {column!r} of metadata; {there}. --metadata=FILE of "
+            "big_align.tools.index adds columns"
+        )
+    values = metadata[column]
+    if operator not in EQUAL and pa.types.is_string(values.type) and re.search(NUMBER, written):
+        raise UserError(
+            f"the filter {column}{operator}{written}: the column holds texts, such as "
+            f"{_find_strange(values)!r}, which have no order of numbers; = and != compare them"
+        )
+    try:
+        value = pa.scalar(_read_bool(written) if pa.types.is_boolean(values.type) else written)
+        if (whole := _read_whole(written, values.type)) is not None:
+            value = whole
+        elif pa.types.is_floating(values.type):  # 4.7 as the column would hold it
+            number = np.dtype(f"f{values.type.bit_width // 8}").type(
+                value.cast(pa.float64()).as_py()
+            )
+            value, values = pa.scalar(float(number)), values.cast(pa.float64())
+        elif pa.types.is_integer(values.type):
+            value = value.cast(pa.float64())
+            values = values.cast(pa.float64(), safe=False)
+        else:
+            value = _read_other(written, values.type)
+    except (pa.ArrowException, ValueError) as error:
+        raise UserError(
+            f"the filter {column}{operator}{written}: the column holds {values.type}, and "
+            f"{written!r} does not read as that"
+        ) from error
+    found = COMPARE[operator](values, value)
+    if pa.types.is_floating(values.type):  # NaN is shown as a missing value, and is one
+        found = pc.and_(found, pc.invert(pc.is_nan(values)))
+    return np.asarray(pc.fill_null(found, False).to_numpy(), bool)
+
+
+def _find_strange(texts: pa.ChunkedArray) -> str:
+    """Returns a text that is no number; where all look like some, one that would be lost as one."""
+    there = [text for text in texts.unique().to_pylist() if text is not None]
+    found = [text for pattern in (NUMBER, WHOLE) for text in there if not re.search(pattern, text)]
+    return next(iter(found), max(there, key=len, default=""))
+
+
+def _read_whole(text: str, kind: pa.DataType) -> pa.Scalar | None:
+    """Reads a whole number for a column of them: doubles do not tell large ones apart."""
+    if not pa.types.is_integer(kind) or not re.fullmatch(r"[+-]?\d+", text):
+        return None
+    try:
+        return pa.scalar(int(text), kind)
+    except (pa.ArrowException, OverflowError):  # beyond all that the column can hold
+        return None
+
+
+def _read_other(text: str, kind: pa.DataType) -> pa.Scalar:
+    """Reads a value that is no number; a time without a zone is one of the column's zone."""
+    if pa.types.is_time(kind):
+        return pa.scalar(datetime.time.fromisoformat(text), kind)
+    value = pa.scalar(text)
+    if not (pa.types.is_timestamp(kind) and kind.tz):
+        return value.cast(kind)
+    try:
+        return value.cast(kind)
+    except pa.ArrowInvalid:
+        return pc.assume_timezone(value.cast(pa.timestamp(kind.unit)), kind.tz)
+
+
+def _read_bool(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("neither true nor false")
+    return text.lower() == "true"

@@ -1,0 +1,207 @@
+"""The nearest of many embeddings by ScaNN, and the settings that reach a recall.
+
+A tree splits the rows into leaves, each row in two of them, the second chosen to make up for what
+the first misses (SOAR: Sun et al. 2023). A query goes through some leaves, in which four bits
+encode every four numbers, and the best rows so far are compared again with eight bits per number.
+So the memory is about 5/16 of that of float32.
+"""
+
+import contextlib
+import io
+import math
+import pathlib
+import shutil
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from big_align.core.errors import UserError
+from big_align.data import tensorflow_on_cpu
+from big_align.use.search.exact_search import search_exactly
+
+EXACT_BELOW = 50_000
+"""With fewer rows, comparing with all of them takes at most a few hundredths of a second."""
+LEAST = 16
+"""With fewer rows, four bits have more values than there are rows to learn them from."""
+K = 10
+"""Neighbors by which recall is measured."""
+DIMS_PER_BLOCK = 4
+"""At 100,000 rows of 512, twice as fast as 2, and no worse once candidates are compared again."""
+SOAR = 1.5
+"""At 100,000 rows recall rose from 0.82 to 0.93 with the same number of leaves."""
+TRAINED_ON = 100_000
+SEARCHED = (0.005, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0)
+REORDERED = (5, 10, 20, 40, 80)
+
+
+class ScannSettings(NamedTuple):
+    """The scope of a search.
+
+    Attributes:
+      leaves: the number of leaves of the tree.
+      searched: leaves that a query goes through.
+      reordered: rows that are compared again, as a multiple of those that are wanted.
+    """
+
+    leaves: int
+    searched: int
+    reordered: int
+
+
+class Attempt(NamedTuple):
+    """The result of trying settings.
+
+    Attributes:
+      settings: the settings.
+      recall: the fraction of the 10 nearest that are found.
+      seconds: time per query, for many at a time.
+    """
+
+    settings: ScannSettings
+    recall: float
+    seconds: float
+
+
+def count_leaves(count: int) -> int:
+    """Returns the number of leaves for `count` rows: its root, which makes a query cheapest."""
+    return max(1, math.isqrt(count))
+
+
+class ScannRows:
+    """Rows that are ready to be searched.
+
+    Args:
+      searcher: the searcher of ScaNN.
+      settings: the settings of a search.
+    """
+
+    def __init__(self, searcher: Any, settings: ScannSettings):
+        self._searcher, self.settings = searcher, settings
+
+    @classmethod
+    def build(cls, vectors: Any) -> "ScannRows":
+        """Trains the tree and the codes on rows [n d] of any float type.
+
+        Their mean is subtracted: it adds the same to all dot products of a query, and without it
+        the few bits distinguish rows that lie in a narrow cone, as embeddings of images do.
+        """
+        rows = np.array(vectors, np.float32)
+        rows -= rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+        leaves = count_leaves(len(rows))
+        builder = _scann().builder(rows, K, "dot_product")
+        sample = min(len(rows), TRAINED_ON)
+        builder = builder.tree(leaves, leaves, training_sample_size=sample, soar_lambda=SOAR)
+        builder = builder.score_ah(DIMS_PER_BLOCK, training_sample_size=sample)
+        builder = builder.reorder(K * REORDERED[-1], quantize=True)
+        with contextlib.redirect_stdout(io.StringIO()):
+            searcher = builder.build()
+        return cls(searcher, ScannSettings(leaves, leaves, REORDERED[-1]))
+
+    @classmethod
+    def load(cls, folder: pathlib.Path, settings: ScannSettings) -> "ScannRows":
+        """Loads what `save` wrote.
+
+        Raises:
+          UserError: the folder does not hold it.
+        """
+        if (folder / "scann_docids.pkl").exists():  # a pickle can run anything
+            raise UserError(f"{folder} holds a pickle, which this package never writes")
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                return cls(_scann().load_searcher(str(folder)), settings)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise UserError(
+                f"{folder} cannot be read ({error}); remove the index and build it again"
+            ) from error
+
+    def save(self, folder: pathlib.Path) -> None:
+        """Writes the rows into a folder, which may be moved afterwards."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._searcher.serialize(str(folder), relative_path=True)
+
+    def search(
+        self, queries: Float[np.ndarray, "q d"], k: int, settings: ScannSettings | None = None
+    ) -> Int[np.ndarray, "q k"]:
+        """Returns the numbers of rows that are probably nearest; -1 if too few were found."""
+        _, searched, reordered = settings or self.settings
+        found, score = self._searcher.search_batched_parallel(
+            np.ascontiguousarray(queries, np.float32), k, reordered * k, searched
+        )
+        return np.where(np.isfinite(score), found.astype(np.int64), -1)
+
+
+def measure_recall(found: Int[np.ndarray, "q _"], true: Int[np.ndarray, "q k"]) -> float:
+    """Returns the fraction of the true numbers that were found, over all queries."""
+    return float((true[:, :, None] == found[:, None, :]).any(axis=2).mean())
+
+
+def choose_settings(
+    rows: ScannRows,
+    vectors: Any,
+    queries: dict[str, tuple[Float[np.ndarray, "_ d"], Int[np.ndarray, "_"]]],
+    target: float,
+) -> tuple[Attempt, dict[str, float]]:
+    """Chooses the fastest settings whose recall reaches a target for every kind of query.
+
+    Args:
+      rows: the rows to search.
+      vectors: the same rows, to compare with exactly.
+      queries: for each kind, embeddings, and the number of each one's own row, which does not count
+        as found; -1 if it has none.
+      target: the fraction of the 10 nearest.
+
+    Returns:
+      The settings, with the lowest recall among the kinds, and the recall of each kind. If no
+      settings reach the target, those with the highest recall.
+    """
+    true = {
+        kind: _leave_out(search_exactly(given, vectors, K + 1)[0], own)
+        for kind, (given, own) in queries.items()
+    }
+    best: tuple[Attempt, dict[str, float]] | None = None
+    for reordered in REORDERED:
+        for fraction in SEARCHED:
+            searched = max(1, round(fraction * rows.settings.leaves))
+            settings = rows.settings._replace(searched=searched, reordered=reordered)
+            recalls, seconds, count = {}, 0.0, 0
+            for kind, (given, own) in queries.items():
+                begin = time.perf_counter()
+                found = rows.search(given, K + 1, settings)
+                seconds += time.perf_counter() - begin
+                count += len(given)
+                recalls[kind] = measure_recall(_leave_out(found, own), true[kind])
+            here = Attempt(settings, min(recalls.values()), seconds / count)
+            if best is None or _is_better(here, best[0], target):
+                best = here, recalls
+            if here.recall >= target:  # more leaves only take longer
+                break
+    return best
+
+
+def _is_better(here: Attempt, there: Attempt, target: float) -> bool:
+    if (here.recall >= target) != (there.recall >= target):
+        return here.recall >= target
+    return here.seconds < there.seconds if here.recall >= target else here.recall > there.recall
+
+
+def _leave_out(found: Int[np.ndarray, "q _"], own: Int[np.ndarray, "q"]) -> Int[np.ndarray, "q _"]:
+    """Drops the query itself from its neighbors, or else the last of them."""
+    last = np.arange(found.shape[1]) == found.shape[1] - 1
+    is_own = (found == own[:, None]) & (own >= 0)[:, None]
+    drop = np.where(is_own.any(axis=1)[:, None], is_own, last)
+    return found[~drop].reshape(len(found), -1)
+
+
+def _scann() -> Any:
+    tensorflow_on_cpu.load()
+    try:
+        from scann import scann_ops_pybind
+    except ImportError as error:
+        raise UserError(
+            f"a search by ScaNN needs the package scann, which is for Linux only ({error}); build "
+            "the index with --search=exact"
+        ) from error
+    return scann_ops_pybind

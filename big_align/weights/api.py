@@ -1,0 +1,155 @@
+"""One call reads any model that big_align knows, one writes it for another library."""
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator
+from types import ModuleType
+
+from absl import logging
+
+from big_align.core.errors import UserError, WeightsMismatch, put_in_a_line
+from big_align.data.package_files import locate
+from big_align.weights import jax_export_format, sentence_transformers_format
+from big_align.weights.arrays.weight_files import list_names, write_folder
+from big_align.weights.formats import (
+    efficientnet_pytorch_format,
+    native_format,
+    open_clip_format,
+    swin_checkpoints,
+    timm_format,
+    transformers_format,
+)
+from big_align.weights.formats.pretrained import Pretrained
+
+FORMATS: dict[str, ModuleType] = {
+    "big_align": native_format,
+    "transformers": transformers_format,
+    "open_clip": open_clip_format,
+    "timm": timm_format,
+    "jax_export": jax_export_format,
+    "sentence_transformers": sentence_transformers_format,
+}
+"""Each has write(pretrained)."""
+
+READ = (
+    *(native_format, transformers_format, open_clip_format, timm_format),
+    *(efficientnet_pytorch_format, swin_checkpoints),
+)
+"""Each has read(path), and recognize(path, names), which takes a folder and no names, or a file of
+weights and the names of its arrays."""
+
+OTHERS = ("transformers", "open_clip", "timm")
+"""Formats with what another library has a place for: no classifier, and few image operations."""
+
+TEXTS_ALONE = ("sentence_transformers",)
+"""Formats that hold what embeds texts, with the projection, and nothing of images."""
+
+LONGEST_MESSAGE = 5000
+"""Characters; the content of a config may be of any length."""
+
+NOT_A_MODEL = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
+"""What is raised if a config does not describe a model."""
+
+
+@contextlib.contextmanager
+def explained(path: pathlib.Path) -> Iterator[None]:
+    """Turns any error that a config causes by not describing a model into one error.
+
+    Raises:
+      WeightsMismatch: the message has the path and what went wrong.
+    """
+    try:
+        yield
+    except UserError as error:
+        text = str(error)
+        if len(text) > LONGEST_MESSAGE:
+            raise WeightsMismatch(f"{text[:LONGEST_MESSAGE]}...") from error
+        if type(error) is WeightsMismatch and str(path) not in text:
+            raise WeightsMismatch(f"{path}: {text}") from error
+        raise
+    except NOT_A_MODEL as error:
+        # A config may hold anything, and towers check their sizes only when they are built.
+        raise WeightsMismatch(
+            f"{path}: its config does not describe a model that can be built "
+            f"({type(error).__name__}: {put_in_a_line(str(error))})"
+        ) from error
+
+
+def read(path: str | os.PathLike) -> Pretrained:
+    """Reads a model with its weights; the files determine what it is.
+
+    `big_align.load` reads workdirs too.
+
+    Args:
+      path: a folder of transformers, open_clip, timm or big_align, or a file of weights
+        (`.safetensors`, `.pt`, `.bin`, `.pth`) with the names of timm, open_clip,
+        efficientnet_pytorch, UniCL or MoBY. Pickled code is never run. `package:MODULE/PATTERN`
+        names one in an installed package.
+
+    Returns:
+      The model; `.model` and `.variables` are what flax needs, `.preprocessing` and `.tokenizer`
+      describe how its inputs are made.
+
+    Raises:
+      FileNotFoundError: there is nothing at the path.
+      WeightsMismatch: the weights are not those of the model that the files describe, or the model
+        has no counterpart.
+      WeightFileError: a file is damaged or is not what its name says.
+    """
+    path = pathlib.Path(locate(path)).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file or folder")
+    with explained(path):
+        names = list_names(path)
+        for module in READ:
+            if module.recognize(path, names):
+                return module.read(path)
+    raise UserError(
+        f"{path} is not a workdir, a folder with a config.json of transformers, timm or big_align, "
+        f"an open_clip_config.json, or a file of weights with the names of timm, open_clip, "
+        f"efficientnet_pytorch, UniCL or MoBY"
+    )
+
+
+def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transformers") -> None:
+    """Writes a folder that another library opens unchanged, or nothing if it cannot.
+
+    Args:
+      path: a folder that does not exist or is empty.
+      pretrained: what to write; from `read`, or made from a model's config node and variables.
+      format: "transformers", "open_clip", "timm", "big_align", "jax_export" or
+        "sentence_transformers". "big_align" and "jax_export" hold any model, and the last one what
+        embeds texts; the others take the tower of an image encoder, without its projection.
+
+    Raises:
+      WeightsMismatch: the format has no such model; the message says what does not fit.
+      UserError: the format is unknown or has no such preprocessing, or the folder holds something,
+        or the model is none.
+    """
+    if not isinstance(pretrained, Pretrained):
+        kind = type(pretrained).__name__
+        raise UserError(f"save(path, model): the model is a {kind}; the path comes first")
+    if format not in FORMATS:
+        raise UserError(f"format = {format!r} is unknown; known: {', '.join(FORMATS)}")
+    if pretrained.kind == "dual" and not pretrained.node["text"] and format in OTHERS:
+        pretrained = pretrained.tower("image")
+    if pretrained.classifier and format in OTHERS:
+        told = "%s: the classifier of %d classes is left out; format='big_align' keeps it"
+        logging.warning(told, path, len(pretrained.classifier.names))
+    if isinstance(pretrained.image_size, tuple) and format in OTHERS:
+        height, width = pretrained.image_size
+        raise WeightsMismatch(
+            f"format = {format!r} is for square images, the model's are {height} x {width}; "
+            "format='big_align' keeps them"
+        )
+    seen = pretrained.preprocessing
+    if seen and seen.operations and format in OTHERS:
+        raise UserError(
+            f"format = {format!r} cannot hold the image operations {seen.operations!r}, only "
+            "'resize_small(R)|central_crop(S)' and 'resize(R)|central_crop(S)'; format = "
+            "'big_align' can, and big_align.load(..., transform=...) replaces them"
+        )
+    write_folder(path, FORMATS[format].write(pretrained))

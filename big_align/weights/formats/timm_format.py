@@ -1,0 +1,231 @@
+"""Image towers of timm: folders as on the Hugging Face hub, and state dicts by themselves."""
+
+import math
+import pathlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from big_align.core.errors import WeightsMismatch
+from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
+from big_align.weights.arrays.weight_files import WeightFile, open_weights
+from big_align.weights.formats import architecture
+from big_align.weights.formats.preprocessing import FILTERS, Preprocessing
+from big_align.weights.formats.pretrained import Pretrained, assemble
+from big_align.weights.formats.text_files import read_json
+from big_align.weights.formats.timm_models import (
+    COMMON,
+    FAMILIES,
+    NOTHING_STATED,
+    SIZE,
+    TimmConfig,
+    TimmFamily,
+)
+from big_align.weights.tables.mapping import Rule
+from big_align.weights.tables.swin import ORIGINAL_SWIN
+
+COUNTER = "num_batches_tracked"
+BUFFERS = (COUNTER, "relative_position_index", "attn_mask")
+CROP = 0.875
+"""The fraction of an edge that timm's crop keeps if a config leaves it out."""
+
+
+def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
+    """Returns whether a folder or a file of weights is one of timm."""
+    return any(family.mark in names for family in FAMILIES) or _read_config(path) is not None
+
+
+def _read_config(folder: pathlib.Path) -> dict[str, Any] | None:
+    """Returns `config.json`, or None if the folder is not timm's."""
+    config = read_json(folder / "config.json")
+    if not isinstance(config.get("architecture"), str):
+        return None
+    # Old folders have the fields of `pretrained_cfg` beside the others.
+    return config if "pretrained_cfg" in config else {**config, "pretrained_cfg": config}
+
+
+def read(path: pathlib.Path) -> Pretrained:
+    """Reads a folder, or a state dict by itself.
+
+    The architecture follows from names and shapes. What they do not determine follows from the name
+    of the architecture and `model_args`; a state dict by itself is taken for timm's default. Then
+    heads of a ViT are 64 wide (wider in the four largest), its activation is the exact GELU, and
+    its epsilon 1e-5 if `norm_pre` indicates CLIP's and 1e-6 otherwise; an EfficientNet is one of
+    TensorFlow's (`tf_`), whose padding and epsilon differ from those of timm's own.
+
+    Raises:
+      WeightsMismatch: the architecture has no counterpart, or the weights belong to another one;
+        the message says what does not fit.
+      WeightFileError: a file is damaged or is not what its name says.
+    """
+    config = _read_config(path) if path.is_dir() else None
+    stated, seen = NOTHING_STATED, None
+    if config:
+        name, arguments = config["architecture"].split(".")[0], config.get("model_args") or {}
+        size = _read_size(config["pretrained_cfg"], arguments, str(path))
+        stated = TimmConfig(name, arguments, size)
+        seen = _read_preprocessing(config["pretrained_cfg"], size)
+    with open_weights(path) as weights:
+        return read_state_dict(weights, str(path), stated, seen)
+
+
+def read_state_dict(
+    weights: WeightFile,
+    where: str,
+    stated: TimmConfig = NOTHING_STATED,
+    preprocessing: Preprocessing | None = None,
+) -> Pretrained:
+    """Reads the tower that a state dict's names and shapes describe.
+
+    Args:
+      weights: the arrays.
+      where: the file or folder, for messages.
+      stated: what a config says.
+      preprocessing: how images are prepared, if known.
+
+    Raises:
+      WeightsMismatch: as in `read`.
+    """
+    shapes = {name: array.shape for name, array in weights.arrays.items()}
+    family = _find_family(shapes, stated, where)
+    try:
+        node, size = family.read(shapes, stated)
+    except KeyError as error:
+        raise WeightsMismatch(
+            f"{where} looks like a {family.tower} of timm, but {error.args[0]} is missing"
+        ) from error
+    except WeightsMismatch as error:
+        raise WeightsMismatch(f"{where}: {error}") from error
+    return assemble(
+        {"name": family.tower} | node,
+        _table(family, shapes),
+        weights,
+        image_size=size,
+        where=where,
+        source="timm",
+        unused=(*BUFFERS, *_heads(family)),
+        preprocessing=preprocessing,
+    )
+
+
+def _find_family(shapes: Mapping[str, Any], stated: TimmConfig, where: str) -> TimmFamily:
+    family = next((f for f in FAMILIES if f.mark in shapes), None)
+    known = ", ".join(f.tower for f in FAMILIES)
+    if family is None:
+        raise WeightsMismatch(f"{where} has no arrays with timm's names of a {known}")
+    if stated.name and not re.fullmatch(family.names, stated.name):
+        raise WeightsMismatch(
+            f"{where}: the architecture {stated.name!r} has no counterpart; of the kind "
+            f"{family.tower} those named {family.names} have one"
+        )
+    strange = set(stated.arguments) - {*COMMON, *family.arguments}
+    if strange:
+        raise WeightsMismatch(
+            f"{where}: model_args has {', '.join(sorted(strange))}, which our {family.tower} does "
+            f"not have; known: {', '.join(sorted({*COMMON, *family.arguments}))}"
+        )
+    return family
+
+
+def _table(family: TimmFamily, shapes: Mapping[str, Any]) -> Sequence[Rule]:
+    """Returns a family's table of names; Swin's original files have a different one."""
+    return ORIGINAL_SWIN if "layers.0.downsample.norm.weight" in shapes else family.table
+
+
+def _heads(family: TimmFamily) -> tuple[str, ...]:
+    """Returns the names of the classifier's arrays, including the original ones."""
+    names = {family.classifier, family.classifier.split(".")[0]}
+    return tuple(f"{name}.{leaf}" for name in sorted(names) for leaf in ("weight", "bias"))
+
+
+def _read_size(config: Mapping[str, Any], arguments: Mapping[str, Any], where: str) -> int:
+    channels, *edges = config.get("input_size", (3, SIZE, SIZE))
+    given = arguments.get("img_size") or edges
+    edges = {given} if isinstance(given, int) else set(given)
+    if len(edges) > 1 or channels != 3:
+        raise WeightsMismatch(
+            f"{where}: {channels} channels and edges of {sorted(edges)}; only square images of "
+            f"three channels can be read"
+        )
+    return edges.pop()
+
+
+def _read_preprocessing(config: Mapping[str, Any], size: int) -> Preprocessing | None:
+    """Reads `pretrained_cfg`; None if images are padded, which we do not support."""
+    mode = config.get("crop_mode", "center")
+    resize = math.floor(size / config.get("crop_pct", CROP))
+    mean, std = config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD)
+    if mode not in ("center", "squash"):
+        return None
+    filter_name = config.get("interpolation")
+    method = filter_name if filter_name in FILTERS else "bicubic"
+    colors = tuple(mean), tuple(std)
+    return Preprocessing(size, resize, mode == "center", *colors, method, half_to_even=True)
+
+
+def write(pretrained: Pretrained) -> dict[str, Any]:
+    """Makes the files of a folder that `timm.create_model("local-dir:...", pretrained=True)` opens.
+
+    A classifier that was read from timm is written again.
+
+    Returns:
+      By file name: a dictionary for JSON, or arrays of weights (or what makes them).
+
+    Raises:
+      WeightsMismatch: timm has no such tower; the message says what does not fit.
+    """
+    settings = architecture.settings(pretrained.model) if pretrained.kind == "image" else {}
+    family = next((f for f in FAMILIES if f.tower == settings.get("name")), None)
+    if family is None:
+        what = settings.get("name") or f"{pretrained.kind} encoders"
+        raise WeightsMismatch(
+            f"timm has image towers only, of the kinds {', '.join(f.tower for f in FAMILIES)}; it "
+            f"has no {what}"
+        )
+    for name, value in family.needs.items():
+        if settings[name] != value:
+            raise WeightsMismatch(
+                f"timm's {family.tower} needs {name}={value!r}, the model has {settings[name]!r}; "
+                f"--format=big_align keeps every model"
+            )
+    architecture_name, arguments = family.write(settings, pretrained.image_size)
+
+    weights = architecture.give(pretrained.entries(family.table), pretrained.flat)
+    counters = [name.replace("running_mean", COUNTER) for name in weights if "running_mean" in name]
+    kept = pretrained.kept_for("timm")
+    allowed = {*counters, f"{family.classifier}.weight", f"{family.classifier}.bias"}
+    weights |= {name: np.zeros((), np.int64) for name in counters}
+    weights |= {name: array for name, array in kept.items() if name in allowed}
+    classifier = weights.get(f"{family.classifier}.weight", ())
+    about = {
+        "fixed_input_size": family.fixed_size,
+        "num_classes": len(classifier),
+        "first_conv": family.first,
+        "classifier": family.classifier,
+    }
+    config = {
+        "architecture": architecture_name,
+        "num_classes": len(classifier),
+        "num_features": pretrained.model.output_dim,
+        "model_args": arguments,
+        "pretrained_cfg": _write_preprocessing(pretrained, family.fixed_size) | about,
+    }
+    return {"config.json": config, "model.safetensors": weights}
+
+
+def _write_preprocessing(pretrained: Pretrained, fixed_size: bool) -> dict[str, Any]:
+    size, seen = pretrained.image_size, pretrained.preprocessing
+    if seen and not fixed_size:  # it may be evaluated on larger images than it was trained on
+        size = seen.size
+    method = seen.method if seen else "bicubic"
+    config = {"input_size": [3, size, size], "interpolation": method}
+    if seen is None:
+        return config
+    fraction = size / seen.resize
+    if math.floor(size / fraction) != seen.resize:  # timm truncates; rounding may lose a pixel
+        fraction = math.nextafter(fraction, 0)
+    mode = "center" if seen.keep_aspect else "squash"
+    more = {"crop_pct": fraction, "crop_mode": mode, "mean": list(seen.mean), "std": list(seen.std)}
+    return config | more
