@@ -182,7 +182,7 @@ TOWERS = (
 PLACEMENT = (
     Fault(
         "a batch is placed one row further",
-        "big_align/sharding.py",
+        "big_align/parallel/batches.py",
         "return array[first : first + high - low]",
         "return array[np.arange(first + 1, first + 1 + high - low) % len(array)]",
         [
@@ -192,7 +192,7 @@ PLACEMENT = (
     ),
     Fault(
         "the rows of a process are taken for neighbors when they are placed",
-        "big_align/sharding.py",
+        "big_align/parallel/batches.py",
         "first = np.searchsorted(rows, low)",
         "first = low % len(array)",
         [
@@ -201,7 +201,7 @@ PLACEMENT = (
     ),
     Fault(
         "the rows of a process are taken for neighbors when they are loaded",
-        "big_align/sharding.py",
+        "big_align/parallel/batches.py",
         "(mine[:, None] * rows + np.arange(rows))",
         "(mine[0] * rows + np.arange(len(mine) * rows))",
         [
@@ -217,7 +217,7 @@ PLACEMENT = (
     ),
     Fault(
         "moments of split parameters are whole on every device",
-        "big_align/sharding.py",
+        "big_align/parallel/logical_axes.py",
         "spec if leaf.shape == shape else PartitionSpec()",
         'spec if path[0] == jax.tree_util.GetAttrKey("params") else PartitionSpec()',
         ["tests/training/test_state.py::test_moments_and_averages_lie_as_their_parameters_do"],
