@@ -92,7 +92,7 @@ def place_centers(
             f"set config.objective.num_clusters and the embedding's size to theirs"
         )
 
-    def read(index: tuple[slice, ...]) -> Float[np.ndarray, "r d"]:
+    def read(index: Any) -> Float[np.ndarray, "r d"]:
         low, high, _ = index[0].indices(len(values))
         part = np.zeros((high - low, wanted[1]), values.dtype)
         real = np.asarray(centers[low : min(high, num_rows)])
