@@ -2,7 +2,7 @@
 
     python benchmarks/cluster_options.py --embeddings=workdirs/cluster_settings/features
 
-The embeddings are those that `benchmarks/cluster_settings.py` clusters: 50,000 images, 1280 numbers
+The embeddings are those that the experiment `cluster_settings` clusters: 50,000 images, 1280 numbers
 each, by the command of `tools.embed` in configs/mlcd_cifar10.py. The first table starts from the
 exact centers and only looks for the nearest of them: for how many images are these the ones found
 in float32? The second runs the whole of `tools.cluster`: the mean cosine of all images to their
