@@ -117,7 +117,7 @@ class Experiment(NamedTuple):
     plot: Callable[..., None] | None = None
 
     @property
-    def measures(self) -> set[str]:
+    def measures(self) -> list[str]:
         """All measures that a table shows."""
         shown = [self.columns, *(table.columns or {} for table in self.tables.values())]
-        return {measure for columns in shown for measure in columns.values()}
+        return list(dict.fromkeys(measure for columns in shown for measure in columns.values()))

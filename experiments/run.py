@@ -253,13 +253,13 @@ def print_found(
 
 def print_list() -> None:
     """Prints the table of experiments, with what is recorded of each."""
-    print("| experiment | paper | question | recorded trainings | core hours | answer |")
-    print("|---|---|---|---|---|---|")
+    print("| experiment | paper | question | needs besides Flickr8k | recorded trainings |", end="")
+    print(" core hours | answer |\n|---|---|---|---|---|---|---|")
     for name, each in EXPERIMENTS.items():
         records = trials.read_records(find_recorded(name))
         hours = f"{sum(record.seconds for record in records.values()) / 3600:.1f}"
-        cells = name, each.paper, each.question, str(len(records) or ""), records and hours or ""
-        print(f"| {' | '.join(cells)} | {each.page} |")
+        cells = name, each.paper, each.question, each.needs, str(len(records) or "")
+        print(f"| {' | '.join(cells)} | {hours if records else ''} | {each.page} |")
 
 
 def main() -> None:

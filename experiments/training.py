@@ -132,15 +132,12 @@ def fill(value: Any, names: Mapping[str, str]) -> Any:
 
 def train(experiment: Any, training: Training) -> dict[str, float]:
     """Trains what comes before a row, and the row; returns the numbers of its evaluation."""
-    with _open_workdir(training.keep) as workdir:
+    kept = contextlib.nullcontext(training.keep) if training.keep else None
+    with kept or tempfile.TemporaryDirectory() as workdir:
         found = _train_row(experiment, training, training.row, workdir)
         if experiment.measure:
             return experiment.measure(found, workdir, training.split)
-        return {measure: found[measure] for measure in experiment.measures & found.keys()}
-
-
-def _open_workdir(keep: str | None) -> contextlib.AbstractContextManager[str]:
-    return contextlib.nullcontext(keep) if keep else tempfile.TemporaryDirectory()
+        return {measure: found[measure] for measure in experiment.measures if measure in found}
 
 
 def _train_row(
