@@ -91,7 +91,12 @@ def make_step(
     names = ClassList.from_names([str(i) for i in range(classes)])
     side = {AT_ONCE: AtOnce, CHUNKS: Iclip}[name]
     objective = side(
-        DualEncoder(image, tower), mesh, names, RandomIds(options.length), chunk=options.chunk
+        DualEncoder(image, tower),
+        mesh,
+        names,
+        RandomIds(options.length),
+        template="a photo of a {}",
+        chunk=options.chunk,
     )
     batch_size, dim = options.batch, tower.output_dim
 

@@ -18,7 +18,7 @@ import os
 import pathlib
 import statistics
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 if __name__ == "__main__":  # this folder is a package of its parent
     sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
@@ -88,12 +88,10 @@ class Run:
 
     Args:
       options: the command line.
-      call: trains and measures; given the name of the experiment and a training.
     """
 
-    def __init__(self, options: argparse.Namespace, call: Callable = table.train):
-        self.options, self.call = options, call
-        self.experiment = EXPERIMENTS[options.name]
+    def __init__(self, options: argparse.Namespace):
+        self.options, self.experiment = options, EXPERIMENTS[options.name]
         self.tables = {
             name: {title: row for title, row in known.rows.items() if title in options.rows}
             for name, known in self.experiment.tables.items()
@@ -167,7 +165,7 @@ class Run:
             given = list(self.rows.values()), output, self.options.seeds, self.options.steps
             self.experiment.prepare(Shared(self.experiment, *given))
             self.prepared = True
-        self.records |= trials.run_trials(todo, self.call, output)
+        self.records |= trials.run_trials(todo, table.train, output)
 
     def estimate(self, todo: list[Trial]) -> str:
         """Returns how long trials take by what is recorded of the same rows, or of others."""
