@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.measuring import run_python
 from big_align.benchmarks import catalog
 from big_align.configs import common, two_cores
+from big_align.configuration.defaults import complete_config
 from big_align.data.labels.prompts import fill_class_templates
-from big_align.runs.defaults import complete_config
 
 LARGEST = 211  # the most classes of a data set
 TINY_CLASSES, CLASSES = 202, 10  # of Tiny ImageNet, and of the photographs of a small data set

@@ -43,7 +43,6 @@ import optax
 from jax.sharding import Mesh
 
 from benchmarks import measuring
-from big_align import sharding
 from big_align.components.models import build_model
 from big_align.components.signatures import make
 from big_align.components.transforms import shape_of_image
@@ -52,6 +51,8 @@ from big_align.models.bert import Bert
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.vit import ViT
 from big_align.objectives.idea import Idea
+from big_align.parallel.batches import place_batch
+from big_align.parallel.meshes import make_mesh
 from big_align.runs import build
 from big_align.runs.check import BlankTokenizer
 from big_align.runs.command_line import load_config
@@ -120,7 +121,7 @@ def count_flops(lowered: jax.stages.Lowered) -> float:
 
 def measure_flops(options: argparse.Namespace) -> None:
     """Prints the FLOPs of the paper's model."""
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    mesh = make_mesh(devices=jax.devices()[:1])
     length = 40
     model = DualEncoder(
         image=ViT(variant="b/16"),
@@ -173,7 +174,7 @@ def measure_times(options: argparse.Namespace) -> None:
     tags = make_tags(options.small_tags, config.model.text.vocab_size)
     size = shape_of_image(config.data.transform, "config.data.transform")[0]
     shapes = describe_batch(options.batch or config.batch_size, size, tokenizer.length)
-    batch = sharding.place_batch(fill_batch(shapes, len(tags)), mesh)
+    batch = place_batch(fill_batch(shapes, len(tags)), mesh)
     given = {k: v for k, v in config.objective.items() if k not in ("name", "change_step", *LADDER)}
     steps, states, on_cpu = {}, {}, jax.default_backend() == "cpu"
     for name, settings in STEPS.items():

@@ -32,10 +32,10 @@ import numpy as np
 
 from benchmarks import measuring
 from benchmarks.measuring import time_once
-from big_align import sharding
 from big_align.clusters.kmeans import SphericalKMeans
 from big_align.clusters.kmeans_init import Sample, scale_rows, start_centers
 from big_align.clusters.nearest_centers import CHUNK
+from big_align.parallel.meshes import make_mesh
 
 OURS, SKLEARN, FAISS = "ours", "scikit-learn lloyd", "faiss spherical"
 NOISE = 1.0
@@ -52,7 +52,7 @@ def draw(options: argparse.Namespace) -> np.ndarray:
 
 def make_ours(values: np.ndarray, start: np.ndarray, options: argparse.Namespace) -> Callable:
     """Returns a call that makes so many iterations and returns the centers."""
-    mesh = sharding.make_mesh()
+    mesh = make_mesh()
     sizes = options.block, options.chunk, options.candidates
     means = SphericalKMeans(Sample(values), len(start), mesh, *sizes)
 
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, help="in ours: bfloat16, and again in float32")
     options = parser.parse_args()
     values, starts = draw(options), []
-    sample, mesh = Sample(values), sharding.make_mesh()
+    sample, mesh = Sample(values), make_mesh()
     chosen = time_once(lambda: starts.append(start_centers(sample, options.k, options.start, mesh)))
     (start,) = starts
     calls = {

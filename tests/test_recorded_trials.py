@@ -7,7 +7,7 @@ import pytest
 
 from experiments import run, trials
 from experiments.table import EXPERIMENTS
-from tests.pages import PAGES, ROOT, find_program, read_commands
+from tests.manual import PAGES, ROOT, find_program, read_commands
 
 RESULTS = [p for p in PAGES if p.startswith("docs/results/") and "README" not in p]
 PROGRAM = "experiments/run.py"
