@@ -12,15 +12,17 @@ that the step loop waits for at most a third of the time, and saving takes a thi
   python benchmarks/checkpoint.py --gigabytes=0.01 --arrays=1000 --devices=8
 """
 
-import argparse
 import contextlib
 import math
 import os
 import pathlib
 import shutil
 import statistics
+import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +30,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from flax import struct
 
+from benchmarks import measuring
 from big_align.training.saving import checksums
 from big_align.training.saving.checkpoint import Checkpointer
 
@@ -108,11 +111,9 @@ def time_saving(opened, state: State, work) -> dict[str, float]:
 
 def main() -> None:
     """Prints the times of both, in turn, and their ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser = measuring.make_parser(__doc__, gigabytes=1.0, rounds=5)
     parser.add_argument("--arrays", type=int, default=15, help="among which it is divided")
     parser.add_argument("--devices", type=int, default=1, help="virtual ones of the CPU")
-    parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     devices = f"--xla_force_host_platform_device_count={given.devices}"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {devices}"
@@ -138,11 +139,14 @@ def main() -> None:
         shutil.rmtree(root)
     size = sum(x.nbytes for x in jax.tree.leaves(state)) / 1e9
     what = f"{size:.3g} GB of state in {given.arrays} arrays on {given.devices} devices"
-    print(f"{what}, median of {given.rounds} rounds, seconds")
-    print(f"{'':16s} {'orbax':>9s} {'ours':>9s} {'ratio':>7s}")
-    for key in rounds["ours"][0]:
+
+    def describe(key: str) -> tuple:
         both = [statistics.median(r[key] for r in rounds[name][1:]) for name in ("orbax", "ours")]
-        print(f"{key:16s} {both[0]:9.3f} {both[1]:9.3f} {both[1] / both[0]:7.2f}")
+        return key, *both, both[1] / both[0]
+
+    title = f"{what}, median of {given.rounds} rounds, seconds"
+    columns = "", "orbax", "ours", "ratio"
+    measuring.print_table(columns, map(describe, rounds["ours"][0]), title)
     print(f"checking alone: {size / checking:.1f} GB/s")
 
 

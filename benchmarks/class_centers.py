@@ -24,21 +24,17 @@ The second table has a fixed number of drawn rows at k and at a tenth of k.
 
 import argparse
 import functools
-import os
 import pathlib
-import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import jax
 import jax.numpy as jnp
 
+from benchmarks import measuring
+from benchmarks.measuring import MIB, time_in_turns
 from big_align.losses.cluster_discrimination import add_margin, combine, log_sum
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.parallel.meshes import make_mesh
@@ -50,20 +46,6 @@ CONTENDERS = (DENSE, SPARSE, DRAWN)
 LABELS, SCALE, MARGIN = 8, 64.0, 0.3
 MARK_SPEED, MARK_MEMORY, MARK_GROWTH = 6.0, 1 / 4, 1.2
 OPTIMIZER = make_row_optimizer("adamw", weight_decay=0.2)
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--centers", type=int, default=1_000_000)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--ratio", type=float, default=0.1)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--measure", choices=CONTENDERS, help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 def make_table(k: int, dim: int) -> Table:
@@ -157,43 +139,12 @@ def make_steps(options: argparse.Namespace) -> tuple[dict[str, Callable], dict[s
     return {k: functools.partial(Stepper, v, holder, batch) for k, v in steps.items()}, holder
 
 
-def read_memory(field: str) -> int:
-    """Returns a size of this process in bytes, by its name in /proc/self/status."""
-    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return 1024 * int(line.split()[1])
-    raise OSError(f"/proc/self/status has no {field}")
-
-
 def measure_memory(name: str, options: argparse.Namespace) -> int:
     """Returns the extra bytes that one step needs at its highest, run in a fresh process."""
     steps, holder = make_steps(options)
     step = steps[name]()
     jax.block_until_ready(holder["table"])
-    if jax.default_backend() == "gpu":
-        before = jax.devices()[0].memory_stats()["bytes_in_use"]
-        step()
-        return jax.devices()[0].memory_stats()["peak_bytes_in_use"] - before
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # Forgets the highest size so far.
-    before = read_memory("VmRSS")
-    step()
-    return read_memory("VmHWM") - before
-
-
-def measure_memory_apart(name: str, options: argparse.Namespace) -> int:
-    """Returns `measure_memory` of a fresh process."""
-    command = [sys.executable, __file__, f"--measure={name}"]
-    command += [f"--{k}={getattr(options, k)}" for k in ("centers", "dim", "batch", "ratio")]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return int(done.stdout.split()[-1])
-
-
-def make_matmul() -> tuple[Callable[[], float], float]:
-    """Returns a call of a large matrix product, and its FLOPs."""
-    rows, inner = 2048, 8192
-    x = jnp.ones((inner, rows))
-    product = jax.jit(lambda x: jnp.matmul(x.T, x))
-    return lambda: float(jax.block_until_ready(product(x))[0, 0]), 2.0 * rows * rows * inner
+    return measuring.measure_memory(step)
 
 
 def make_copy() -> tuple[Callable[[], float], float]:
@@ -203,41 +154,32 @@ def make_copy() -> tuple[Callable[[], float], float]:
     return lambda: float(jax.block_until_ready(add(x))[0]), 2.0 * x.nbytes
 
 
-def time_in_turns(calls: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Returns the median seconds of each call over rounds in which they take turns."""
-    seconds = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            call()
-            start = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
-
-
 def compare(options: argparse.Namespace) -> None:
     """Prints the contenders at one size, and whether the marks are met."""
     k, dim, batch = options.centers, options.dim, options.batch
-    memory = {name: measure_memory_apart(name, options) for name in CONTENDERS}
+    sizes = dict(centers=k, dim=dim, batch=batch, ratio=options.ratio)
+    memory = {name: measuring.run_apart(measure=name, **sizes) for name in CONTENDERS}
     makers, _ = make_steps(options)
     calls = {name: make() for name, make in makers.items()}
-    temporaries = {name: call.temporaries for name, call in calls.items()}
-    (matmul, flops), (copy, moved) = make_matmul(), make_copy()
-    seconds = time_in_turns(calls | {"matmul": matmul, "copy": copy}, options.rounds)
+    (matmul, flops), (copy, moved) = measuring.make_matmul(), make_copy()
+    bounds = {"matmul": matmul, "copy": copy}
+    seconds = time_in_turns(calls | bounds, options.rounds, untimed=1)
     rate, bandwidth = flops / seconds["matmul"], moved / seconds["copy"]
-    cores = len(os.sched_getaffinity(0))
-    print(f"\nk = {k:,}, d = {dim}, b = {batch}, {LABELS} labels, r = {options.ratio}, float32, ")
-    print(f"{jax.default_backend()}, {cores} cores: {rate / 1e9:.0f} GFLOP/s, ", end="")
-    print(f"{bandwidth / 1e9:.1f} GB/s")
-    print(f"{'':8s} {'rows':>9s} {'s':>7s} {'FLOPs':>7s} {'bytes':>7s} {'MiB':>6s} {'temp':>6s}")
-    for name in CONTENDERS:
+
+    def describe(name: str) -> tuple:
         rows = k if name == DENSE else round(options.ratio * k) + batch * LABELS
         by_flops, by_bytes = 6.0 * batch * rows * dim / rate, 28.0 * rows * dim / bandwidth
-        print(f"{name:8s} {rows:9d} {seconds[name]:7.3f} {by_flops:7.3f} {by_bytes:7.3f} ", end="")
-        print(f"{memory[name] / 2**20:6.0f} {temporaries[name] / 2**20:6.0f}")
+        sizes = memory[name] / MIB, calls[name].temporaries / MIB
+        return name, rows, seconds[name], by_flops, by_bytes, *(f"{size:.0f}" for size in sizes)
+
+    columns = "", "rows", "s", "bound, FLOPs", "bound, bytes", "extra MiB", "temporaries (MiB)"
+    title = f"k = {k:,}, d = {dim}, b = {batch}, {LABELS} labels, r = {options.ratio}, float32, "
+    title += f"{measuring.describe_device()}: {rate / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s"
+    measuring.print_table(columns, map(describe, CONTENDERS), title)
     speed, fraction = seconds[DENSE] / seconds[SPARSE], memory[SPARSE] / memory[DENSE]
-    print(f"{speed:.1f} times as fast (mark {MARK_SPEED}: {say(speed >= MARK_SPEED)}), ", end="")
-    print(f"{fraction:.2f} of the memory (mark {MARK_MEMORY}: {say(fraction <= MARK_MEMORY)})")
+    print(f"{speed:.1f} times as fast, {fraction:.2f} of the memory")
+    measuring.tell_mark(f"{MARK_SPEED} times as fast", speed >= MARK_SPEED)
+    measuring.tell_mark(f"{MARK_MEMORY} of the memory", fraction <= MARK_MEMORY)
     print(f"{SPARSE} takes {seconds[SPARSE] / seconds[DRAWN]:.2f} times as long as {DRAWN}")
 
 
@@ -248,25 +190,22 @@ def compare_sizes(options: argparse.Namespace) -> None:
         holder = {"table": make_table(k, options.dim)}
         step = functools.partial(sparse_step, ratio=drawn / k)
         calls[f"{k:,}"] = Stepper(step, holder, draw_batch(options.batch, options.dim, k))
-    seconds = time_in_turns(calls, 3 * options.rounds)
+    seconds = time_in_turns(calls, 3 * options.rounds, untimed=1)
     large, small = seconds.values()
     print(f"\n{drawn} sampled rows: ", end="")
     print(", ".join(f"{1e3 * time:.1f} ms at k = {name}" for name, time in seconds.items()))
-    met = say(large / small <= MARK_GROWTH)
-    print(f"{large / small:.2f} times as long (mark {MARK_GROWTH}: {met})")
-
-
-def say(met: bool) -> str:
-    """Words for a mark."""
-    return "met" if met else "NOT met"
+    print(f"{large / small:.2f} times as long")
+    measuring.tell_mark(f"{MARK_GROWTH} times as long", large / small <= MARK_GROWTH)
 
 
 def main() -> None:
     """Runs what the command line asks for."""
-    options = parse_arguments()
+    given = dict(centers=1_000_000, dim=512, batch=256, ratio=0.1, rounds=5)
+    parser = measuring.make_parser(__doc__, **given)
+    parser.add_argument("--measure", choices=CONTENDERS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
     if options.measure:
-        print(measure_memory(options.measure, options))
-        return
+        return print(measure_memory(options.measure, options))
     compare(options)
     compare_sizes(options)
 

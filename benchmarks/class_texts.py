@@ -27,11 +27,8 @@ so that a bound for 21,841 / 8 texts a device is the same time as for 21,841 on 
 import argparse
 import os
 import pathlib
-import statistics
 import sys
-import time
 from collections.abc import Callable
-from typing import Any
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -43,6 +40,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import measuring
+from benchmarks.measuring import MIB
 from big_align.data.labels.classes import ClassList
 from big_align.models.clip_text import ClipText
 from big_align.models.dual_encoder import DualEncoder
@@ -53,7 +52,6 @@ from big_align.parallel.shards import map_rows
 
 AT_ONCE, CHUNKS = "at once", "in chunks"
 PASSES = {AT_ONCE: 3, CHUNKS: 4}
-MIB = 2**20
 
 
 class RandomIds:
@@ -94,7 +92,12 @@ def make_step(
     names = ClassList.from_names([str(i) for i in range(classes)])
     side = {AT_ONCE: AtOnce, CHUNKS: Iclip}[name]
     objective = side(
-        DualEncoder(image, tower), mesh, names, RandomIds(options.length), chunk=options.chunk
+        DualEncoder(image, tower),
+        mesh,
+        names,
+        RandomIds(options.length),
+        template="a photo of a {}",
+        chunk=options.chunk,
     )
     batch_size, dim = options.batch, tower.output_dim
 
@@ -134,42 +137,30 @@ def count_forward_flops(tower: ClipText, classes: int, length: int) -> float:
     return float(classes) * (length * token + 2 * width * tower.output_dim)
 
 
-def make_matmul() -> tuple[Callable[[], None], float]:
-    """Returns a call of a large matrix product, and its FLOPs."""
-    rows, inner = 2048, 4096
-    x = jnp.ones((rows, inner), jnp.float32)
-    product = jax.jit(lambda x: x @ x.T)
-    return lambda: jax.block_until_ready(product(x)), 2.0 * rows * rows * inner
-
-
-def time_in_turns(calls: dict[Any, Callable[[], Any]], rounds: int) -> dict[Any, float]:
-    """Returns the median seconds of each call over rounds in which they take turns."""
-    seconds = {name: [] for name in calls}
-    for index in range(rounds + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if index > 0:  # The first round warms up.
-                seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
-
-
 def print_memory(options: argparse.Namespace) -> None:
     """Prints the memory of a device by the number of classes."""
     tower = ClipText(variant="b", remat=options.remat)
     counts = sorted({max(options.memory // part, 1) for part in (8, 4, 2, 1)})
-    print(f"\nMemory a device, MiB: text tower 12 x 512, length {options.length}, ", end="")
-    print(f"{options.chunk} texts a chunk, {options.batch} images")
-    print(f"{'':18s} {'classes':>8s} {'temp':>9s} {'embeddings':>11s} {'rest':>9s}")
     temporaries = {}
-    for devices in (1, 8):
-        for name in (AT_ONCE, CHUNKS):
-            for classes in counts if name == CHUNKS else counts[-1:]:
-                compiled, _, needed = make_step(name, tower, classes, devices, options)
-                temp = compiled.memory_analysis().temp_size_in_bytes
-                temporaries[name, devices, classes] = temp, needed
-                print(f"{name:12s} G = {devices} {classes:8d} {temp / MIB:9.0f}", end="")
-                print(f" {needed / MIB:11.0f} {(temp - needed) / MIB:9.0f}", flush=True)
+
+    def describe(key: tuple[str, int, int]) -> tuple:
+        name, devices, classes = key
+        compiled, _, needed = make_step(name, tower, classes, devices, options)
+        temp = compiled.memory_analysis().temp_size_in_bytes
+        temporaries[key] = temp, needed
+        sizes = temp, needed, temp - needed
+        return name, devices, classes, *(f"{size / MIB:,.0f}" for size in sizes)
+
+    keys = [
+        (name, devices, classes)
+        for devices in (1, 8)
+        for name in (AT_ONCE, CHUNKS)
+        for classes in (counts if name == CHUNKS else counts[-1:])
+    ]
+    columns = "", "devices", "classes", "temporaries", "embeddings", "rest"
+    title = f"Memory a device, MiB: text tower 12 x 512, length {options.length}, "
+    title += f"{options.chunk} texts a chunk, {options.batch} images"
+    measuring.print_table(columns, map(describe, keys), title)
     for devices in (1, 8):
         first, last = (temporaries[CHUNKS, devices, counts[i]] for i in (0, -1))
         fraction = temporaries[AT_ONCE, devices, counts[-1]][0] / last[0]
@@ -193,17 +184,21 @@ def print_times(options: argparse.Namespace) -> None:
             arguments = init()
             run = lambda c=compiled, x=arguments: jax.block_until_ready(c(*x))  # noqa: E731
             calls[name, devices], losses[name, devices] = run, float(run()[0])
-    matmul, product = make_matmul()
-    seconds = time_in_turns(calls | {"matmul": matmul}, options.rounds)
+    matmul, product = measuring.make_matmul()
+    seconds = measuring.time_in_turns(calls | {"matmul": matmul}, options.rounds)
     rate = product / seconds["matmul"]
     forward = count_forward_flops(tower, options.classes, options.length)
-    print(f"\nTime of a step: text tower {depth} x {width}, {options.classes} classes, ", end="")
-    print(f"length {options.length}, {jax.default_backend()}; {rate / 1e9:.0f} GFLOP/s")
-    print(f"{'':18s} {'s':>7s} {'bound':>7s} {'of bound':>9s} {'of at once':>11s}")
-    for name, devices in calls:
-        taken, bound = seconds[name, devices], PASSES[name] * forward / rate
-        print(f"{name:12s} G = {devices} {taken:7.2f} {bound:7.2f} {bound / taken:9.0%}", end="")
-        print(f" {taken / seconds[AT_ONCE, devices]:10.2f}x")
+
+    def describe(key: tuple[str, int]) -> tuple:
+        name, devices = key
+        taken, bound = seconds[key], PASSES[name] * forward / rate
+        shares = f"{bound / taken:.0%}", taken / seconds[AT_ONCE, devices]
+        return name, devices, taken, bound, *shares
+
+    columns = "", "devices", "s", "bound", "of bound", "of at once"
+    title = f"Time of a step: text tower {depth} x {width}, {options.classes} classes, length "
+    title += f"{options.length}, {measuring.describe_device()}; {rate / 1e9:.0f} GFLOP/s"
+    measuring.print_table(columns, map(describe, calls), title)
     print(f"losses differ by {max(losses.values()) / min(losses.values()) - 1:.1e} at most")
     whole = 4 * count_forward_flops(ClipText(variant="b"), 21841, options.length)
     print(f"CLIP's tower over 21841 texts at this rate: {whole / 1e12:.0f} TFLOP, ", end="")
@@ -212,20 +207,14 @@ def print_times(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Runs what the command line asks for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--classes", type=int, default=2048, help="class texts to time; 0 for none")
-    parser.add_argument(
-        "--memory", type=int, default=21841, help="most classes to measure memory with; 0 for none"
-    )
-    parser.add_argument("--length", type=int, default=32, help="tokens per class text")
-    parser.add_argument("--chunk", type=int, default=128, help="texts encoded at a time per device")
-    parser.add_argument("--batch", type=int, default=128, help="images per batch, over all devices")
-    parser.add_argument("--width", type=int, default=128, help="width of the timed text tower")
-    parser.add_argument("--depth", type=int, default=2, help="depth of the timed text tower")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--remat", action="store_true", help="recompute blocks, on both sides")
+    parser = measuring.make_parser(__doc__, rounds=3, width=128, depth=2)
+    add = parser.add_argument
+    add("--classes", type=int, default=2048, help="class texts to time; 0 for none")
+    add("--memory", type=int, default=21841, help="most classes for memory; 0 for none")
+    add("--length", type=int, default=32, help="tokens per class text")
+    add("--chunk", type=int, default=128, help="texts encoded at a time per device")
+    add("--batch", type=int, default=128, help="images per batch, over all devices")
+    add("--remat", action="store_true", help="recompute blocks, on both sides")
     options = parser.parse_args()
     if options.memory:
         print_memory(options)

@@ -47,17 +47,17 @@ import shutil
 import sys
 from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
+from benchmarks import measuring
 from benchmarks.clip_benchmark_data import (
     SIZES,
-    call,
     choose_sets,
     describe_texts,
     make_data,
     make_model,
 )
+from benchmarks.measuring import ROOT, run_python
 
 THEIRS = ROOT / "benchmarks" / "clip_benchmark_theirs.py"
 POINTS = 0.05
@@ -82,7 +82,7 @@ def run_ours(
 ) -> tuple[float, dict[tuple[str, str], dict[str, float]]]:
     """Measures with big_align from scratch; returns the seconds, and numbers by set and task."""
     shutil.rmtree(output, ignore_errors=True)
-    seconds = call(
+    seconds = run_python(
         "-m", "big_align.tools.benchmark", f"--model={model}", f"--benchmarks={','.join(names)}",
         f"--tasks={','.join(tasks)}", f"--data={data}", f"--output={output}/results.csv",
     )  # fmt: skip
@@ -95,7 +95,7 @@ def run_theirs(python: str, job: dict[str, Any], output: pathlib.Path) -> float:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     (output / "job.json").write_text(json.dumps(job | {"output": str(output)}))
-    return call("-O", str(THEIRS), str(output / "job.json"), python=python)
+    return run_python("-O", str(THEIRS), str(output / "job.json"), python=python)
 
 
 def read_theirs(folder: pathlib.Path, name: str) -> dict[str, float]:
@@ -107,17 +107,19 @@ def read_theirs(folder: pathlib.Path, name: str) -> dict[str, float]:
 
 def compare(rows: list[Row]) -> int:
     """Prints every number of both; returns how many of those that are held differ too much."""
-    print(f"\n{'data set':<26}{'number':<30}{'theirs':>9}{'ours':>9}{'points':>9}")
-    worst, wrong = 0.0, 0
-    for name, number, theirs, ours, held in rows:
+    apart = [100 * abs(ours - theirs) for _, _, theirs, ours, held in rows if held]
+    wrong = sum(not points <= POINTS for points in apart)
+
+    def describe(row: Row) -> tuple:
+        name, number, theirs, ours, held = row
         points = 100 * abs(ours - theirs)
-        bad = held and not points <= POINTS
-        worst, wrong = max(worst, points if held else 0.0), wrong + bad
-        mark = "  <-- differs" if bad else "" if held else "  (another estimator)"
-        print(f"{name:<26}{number:<30}{100 * theirs:>9.2f}{100 * ours:>9.2f}{points:>9.3f}{mark}")
-    held = sum(row[-1] for row in rows)
-    print(f"\n{held} numbers are held to {POINTS} points; the largest difference is {worst:.4f}; "
-          f"{wrong} differ by more")  # fmt: skip
+        told = "another estimator" if not held else "" if points <= POINTS else "differs"
+        return name, number, f"{100 * theirs:.2f}", f"{100 * ours:.2f}", f"{points:.3f}", told
+
+    columns = "data set", "number", "theirs", "ours", "points", ""
+    measuring.print_table(columns, map(describe, rows))
+    print(f"\n{len(apart)} numbers are held to {POINTS} points; the largest difference is ", end="")
+    print(f"{max(apart, default=0.0):.4f}; {wrong} differ by more")
     return wrong
 
 
@@ -153,9 +155,8 @@ def measure(options: argparse.Namespace) -> int:
         ours, _ = run_ours(model, data, every, options.tasks, output / "ours")
         seconds["all (ours: one command)"] = sum(theirs for theirs, _ in seconds.values()), ours
     wrong = compare(rows)
-    print(f"\n{'':<28}{'theirs (s)':>12}{'ours (s)':>12}{'ratio':>8}")
-    for task, (theirs, ours) in seconds.items():
-        print(f"{task:<28}{theirs:>12.1f}{ours:>12.1f}{theirs / ours:>8.2f}")
+    ratios = ([task, theirs, ours, theirs / ours] for task, (theirs, ours) in seconds.items())
+    measuring.print_table(("", "theirs (s)", "ours (s)", "ratio"), ratios)
     return int(wrong > 0)
 
 
@@ -172,25 +173,15 @@ def compare_probe(
 
 def main() -> int:
     """Makes what is missing, measures with both, and prints the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--theirs", required=True, help="the Python of CLIP_benchmark's environment"
-    )
-    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "workdirs/clip_benchmark")
-    parser.add_argument("--model", choices=SIZES, default="small")
-    parser.add_argument("--limit", type=int, help="about how many images per split (default: all)")
-    parser.add_argument(
-        "--sets", type=int, help="how many data sets with classes (default: all 26)"
-    )
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=2,
-        help="CLIP_benchmark's workers that read images (%(default)s)",
-    )
+    parser = measuring.make_parser(__doc__)
+    add = parser.add_argument
+    add("--theirs", required=True, help="the Python of CLIP_benchmark's environment")
+    add("--output", type=pathlib.Path, default=ROOT / "workdirs/clip_benchmark")
+    add("--model", choices=SIZES, default="small")
+    add("--limit", type=int, help="about how many images per split (default: all)")
+    add("--sets", type=int, help="how many data sets with classes (default: all 26)")
+    add("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    add("--workers", type=int, default=2, help="CLIP_benchmark's, that read images (%(default)s)")
     return measure(parser.parse_args())
 
 

@@ -5,23 +5,19 @@ It is also the config by which main.py makes the weights.
 
 import io
 import json
-import os
 import pathlib
 import random
 import shutil
-import subprocess
-import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.measuring import run_python
 from big_align.config.defaults import complete_config
 from big_align.configs import common, two_cores
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.suites import catalog
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 LARGEST = 211  # the most classes of a data set
 TINY_CLASSES, CLASSES = 202, 10  # of Tiny ImageNet, and of the photographs of a small data set
 SIZES = {"small": 64, "b32": 224}
@@ -63,23 +59,10 @@ def make_model(kind: str, output: pathlib.Path) -> pathlib.Path:
     if not folder.exists():
         workdir = output / f"model_{kind}"
         config = f"--config=benchmarks/clip_benchmark_data.py:{kind}"
-        call("main.py", config, f"--workdir={workdir}", "--config.evaluate_every=1000000")
-        call("-m", "big_align.tools.convert", f"--input={workdir}", f"--output={folder}",
-             "--format=open_clip")  # fmt: skip
+        run_python("main.py", config, f"--workdir={workdir}", "--config.evaluate_every=1000000")
+        given = f"--input={workdir}", f"--output={folder}", "--format=open_clip"
+        run_python("-m", "big_align.tools.convert", *given)
     return folder
-
-
-def call(*arguments: str, python: str = sys.executable) -> float:
-    """Runs Python in the checkout, and returns the seconds; what it prints is shown if it fails."""
-    start = time.perf_counter()
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [python, *arguments], cwd=ROOT, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    if done.returncode:
-        sys.exit(f"{' '.join(arguments)[:300]} failed:\n{done.stdout[-4000:]}")
-    return time.perf_counter() - start
 
 
 def read_tar(path: pathlib.Path) -> Iterator[dict[str, bytes]]:

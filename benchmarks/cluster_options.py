@@ -2,28 +2,28 @@
 
     python benchmarks/cluster_options.py --embeddings=workdirs/cluster_settings/features
 
-The embeddings are those that `benchmarks/cluster_settings.py` clusters: 50,000 images, 1280 numbers
-each, by the command of `tools.embed` in configs/mlcd_cifar10.py. The first table starts from the
-exact centers and only looks for the nearest of them: for how many images are these the ones found
-in float32? The second runs the whole of `tools.cluster`: the mean cosine of all images to their
-nearest center; normalized mutual information with CIFAR-10's ten classes; the share of images in
-the same cluster as by the exact way once clusters are matched one to one, as well as they can be;
-and seconds, k-means and labels. Runs from other seeds, of the exact way, show how much of a
+The embeddings are those that the experiment `cluster_settings` clusters: 50,000 images, 1280
+numbers each, by the command of `tools.embed` in configs/mlcd_cifar10.py. The first table starts
+from the exact centers and only looks for the nearest of them: for how many images are these the
+ones found in float32? The second runs the whole of `tools.cluster`: the mean cosine of all images
+to their nearest center; normalized mutual information with CIFAR-10's ten classes; the share of
+images in the same cluster as by the exact way once clusters are matched one to one, as well as they
+can be; and seconds, k-means and labels. Runs from other seeds, of the exact way, show how much of a
 difference is chance.
 """
 
-import argparse
 import pathlib
 import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
+from benchmarks import measuring
 from big_align.configs.common import data_dir
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
 from big_align.parallel.meshes import make_mesh
@@ -32,16 +32,6 @@ from big_align.use.clusters.nearest_centers import NearestCenters
 
 CANDIDATES = {1: (1, 2, 4), 8: (8, 12, 16)}
 """Candidates by the number of nearest centers: one in k-means, eight for labels."""
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--embeddings", required=True, type=pathlib.Path)
-    parser.add_argument("--k", type=int, default=1000, help="centers (%(default)s)")
-    return parser.parse_args()
 
 
 def read_classes(rows: EmbeddingFolder) -> np.ndarray:
@@ -88,23 +78,23 @@ def match(label: np.ndarray, other: np.ndarray, k: int) -> float:
     return counts[linear_sum_assignment(counts, maximize=True)].sum() / len(label)
 
 
-def print_search(rows: EmbeddingFolder, centers: np.ndarray) -> None:
-    """Prints the first table."""
-    print(f"the nearest of {len(centers)} exact centers, of {rows.count} images")
-    print("| nearest | candidates | equal sets | s | s in float32 |\n|---|---|---|---|---|")
+def list_searches(rows: EmbeddingFolder, centers: np.ndarray) -> Iterator[tuple]:
+    """Yields the rows of the first table."""
     for count, numbers in CANDIDATES.items():
         _, exact, whole = search(rows, centers, count)
         for number in numbers:
             _, label, seconds = search(rows, centers, count, number)
             same = (np.sort(label, 1) == np.sort(exact, 1)).all(axis=1).mean()
-            print(f"| {count} | {number} | {same:.3%} | {seconds:.1f} | {whole:.1f} |", flush=True)
+            yield count, number, f"{same:.3%}", f"{seconds:.1f}", f"{whole:.1f}"
 
 
 def main() -> None:
     """Prints both tables."""
     from sklearn.metrics import normalized_mutual_info_score
 
-    options = parse_arguments()
+    parser = measuring.make_parser(__doc__, k=1000)
+    parser.add_argument("--embeddings", required=True, type=pathlib.Path)
+    options = parser.parse_args()
     rows, k = EmbeddingFolder(options.embeddings), options.k
     classes, exact = read_classes(rows), Plan(k=k, labels_per_image=8)
     plans = {
@@ -115,19 +105,20 @@ def main() -> None:
         **{f"sample = {n} k": exact._replace(sample=n * k) for n in (32, 16, 8)},
         "sample = 32 k, candidates = 2": exact._replace(sample=32 * k, candidates=2),
     }
-    first = None
-    for name, plan in plans.items():
-        centers, label, iterations, seconds = cluster(rows, plan)
-        first = label if first is None else first
-        if plan is exact:
-            print_search(rows, centers)
-            print(f"\nk = {k}, of {rows.count} images")
-            print("| | mean cosine | NMI with classes | as exact | iterations | s |")
-            print("|---|---|---|---|---|---|")
+    clustered = {"exact": cluster(rows, exact)}
+    centers, first, *_ = clustered["exact"]
+    columns = "nearest", "candidates", "equal sets", "s", "s in float32"
+    title = f"the nearest of {len(centers)} exact centers, of {rows.count} images"
+    measuring.print_table(columns, list_searches(rows, centers), title)
+
+    def describe(name: str) -> tuple:
+        centers, label, iterations, seconds = clustered.get(name) or cluster(rows, plans[name])
         cosine = search(rows, centers)[0].mean(dtype=np.float64)
         nmi, same = normalized_mutual_info_score(classes, label), match(first, label, k)
-        told = f"{cosine:.5f} | {nmi:.4f} | {same:.1%} | {iterations} | {seconds:.1f}"
-        print(f"| {name} | {told} |", flush=True)
+        return name, f"{cosine:.5f}", f"{nmi:.4f}", f"{same:.1%}", iterations, f"{seconds:.1f}"
+
+    columns = "", "mean cosine", "NMI with classes", "as exact", "iterations", "s"
+    measuring.print_table(columns, map(describe, plans), f"k = {k}, of {rows.count} images")
 
 
 if __name__ == "__main__":

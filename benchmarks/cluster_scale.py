@@ -12,8 +12,10 @@ It is no photograph and no deep tower, so it tells what the losses may do and no
 """
 
 import functools
+import itertools
 import pathlib
 import sys
+from collections.abc import Iterator
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
@@ -22,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from benchmarks import measuring
 from big_align.losses.cluster_discrimination import mlc_loss, mlcd_loss
 
 POINTS, GROUPS, CENTERS, LABELS, INPUT, WIDTH, DIM = 4000, 40, 400, 8, 64, 128, 32
@@ -93,17 +96,17 @@ def train(loss: str, scale: float, rate: float, negatives: str, data: tuple) -> 
 
 def main() -> None:
     """Trains each row and prints it."""
+    measuring.make_parser(__doc__).parse_args()
     data = make_data()
-    print("loss   scale    rate  negatives    own  others  points")
-    own, others, points = map(float, measure(init(jax.random.key(0)), *data))
-    print(f"{'start':31s}{own:7.2f}{others:8.2f}{points:8.2f}")
-    for scale, rate in ROWS:
-        for loss in LOSSES:
-            for negatives in ("sampled", "drawn"):
-                params = train(loss, scale, rate, negatives, data)
-                own, others, points = map(float, measure(params, *data))
-                row = f"{loss:6s}{scale:6.0f}{rate:8.0e}{negatives:>11s}"
-                print(f"{row}{own:7.2f}{others:8.2f}{points:8.2f}", flush=True)
+
+    def train_rows() -> Iterator[tuple]:
+        yield "start", "", "", "", *map(float, measure(init(jax.random.key(0)), *data))
+        for (scale, rate), loss, negatives in itertools.product(ROWS, LOSSES, ("sampled", "drawn")):
+            params = train(loss, scale, rate, negatives, data)
+            yield loss, scale, rate, negatives, *map(float, measure(params, *data))
+
+    columns = "loss", "scale", "rate", "negatives", "own", "others", "points"
+    measuring.print_table(columns, train_rows())
 
 
 if __name__ == "__main__":

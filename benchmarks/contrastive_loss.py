@@ -22,23 +22,19 @@ both sides multiply float32 in TF32, JAX's default and what open_clip's training
 
 import argparse
 import importlib.util
-import os
 import pathlib
-import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+from benchmarks import measuring
+from benchmarks.measuring import MIB
 from big_align.losses.blocks import GPU_LOGITS, choose_blocks
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.parallel.shards import Shards
@@ -53,26 +49,6 @@ OPEN_CLIP, PLAIN, KEPT, RECOMPUTED, TILES = (
 PRODUCTS = {OPEN_CLIP: 6, PLAIN: 3, KEPT: 3, RECOMPUTED: 4, TILES: 4}
 SCALE = 14.0
 MARK_SPEED, MARK_MEMORY, MARK_LARGE_BYTES = 2.5, 1 / 3, 2**31
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--batch", type=int, default=8192)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--block", type=int, help="rows of logits at a time, in ours")
-    parser.add_argument(
-        "--large", type=int, default=32768, help="batch size for ours alone; 0 for none"
-    )
-    parser.add_argument(
-        "--plan", metavar="GPU", help="compile ours for h100 or h200, without one, and count"
-    )
-    parser.add_argument("--measure", choices=PRODUCTS, help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 def draw(batch: int, dim: int) -> list[np.ndarray]:
@@ -141,7 +117,7 @@ def make_open_clip(batch: int, options: argparse.Namespace) -> Callable[[], floa
     on_gpu = jax.default_backend() == "gpu"
     if on_gpu and not torch.cuda.is_available():
         return None
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(measuring.CORES)
     torch.backends.cuda.matmul.allow_tf32 = True
     dtype = getattr(torch, options.dtype)
     loss = module.ClipLoss()
@@ -164,14 +140,6 @@ def make_open_clip(batch: int, options: argparse.Namespace) -> Callable[[], floa
     return make(batch)
 
 
-def read_memory(field: str) -> int:
-    """Returns a size of this process in bytes, by its name in /proc/self/status."""
-    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return 1024 * int(line.split()[1])
-    raise OSError(f"/proc/self/status has no {field}")
-
-
 def measure_memory(name: str, batch: int, options: argparse.Namespace) -> int:
     """Returns the extra bytes that one call needs at its highest, run in a process of its own."""
     if name == OPEN_CLIP:
@@ -179,49 +147,19 @@ def measure_memory(name: str, batch: int, options: argparse.Namespace) -> int:
     else:
         make_jax(name, 64, options)[0]()  # Starts what JAX starts on first use.
         run, _ = make_jax(name, batch, options)
-    if jax.default_backend() == "gpu":
-        if name == OPEN_CLIP:
-            import torch
+    if name == OPEN_CLIP and jax.default_backend() == "gpu":
+        import torch
 
-            before = torch.cuda.memory_allocated()
-            run()
-            return torch.cuda.max_memory_allocated() - before
-        before = jax.devices()[0].memory_stats()["bytes_in_use"]
+        before = torch.cuda.memory_allocated()
         run()
-        return jax.devices()[0].memory_stats()["peak_bytes_in_use"] - before
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # Forgets the highest size so far.
-    before = read_memory("VmRSS")
-    run()
-    return read_memory("VmHWM") - before
+        return torch.cuda.max_memory_allocated() - before
+    return measuring.measure_memory(run)
 
 
 def measure_memory_apart(name: str, batch: int, options: argparse.Namespace) -> int:
     """Returns `measure_memory` of a fresh process."""
-    command = [sys.executable, __file__, f"--measure={name}", f"--batch={batch}"]
-    command += [f"--dim={options.dim}", f"--dtype={options.dtype}"]
-    command += [f"--block={options.block}"] if options.block else []
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return int(done.stdout.split()[-1])
-
-
-def make_matmul(dtype: str) -> tuple[Callable[[], float], float]:
-    """Returns a call of a large matrix product, and its FLOPs."""
-    rows, inner = (2048, 8192) if jax.default_backend() == "cpu" else (16384, 8192)
-    x, y = (jnp.asarray(z, dtype) for z in draw(inner, rows))
-    product = jax.jit(lambda x, y: jnp.matmul(x.T, y))
-    return lambda: float(jax.block_until_ready(product(x, y))[0, 0]), 2.0 * rows * rows * inner
-
-
-def time_in_turns(calls: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Returns the median seconds of each call over rounds in which they take turns."""
-    seconds = {name: [] for name in calls}
-    for index in range(rounds + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if index > 0:  # The first round warms up.
-                seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
+    given = dict(dim=options.dim, dtype=options.dtype, block=options.block)
+    return measuring.run_apart(measure=name, batch=batch, **given)
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -235,34 +173,30 @@ def compare(options: argparse.Namespace) -> None:
     for name in (PLAIN, KEPT, RECOMPUTED, *tiles):
         calls[name], temporaries[name] = make_jax(name, batch, options)
     losses = {name: call() for name, call in calls.items()}
-    matmul, flops = make_matmul(options.dtype)
-    seconds = time_in_turns(calls | {"matmul": matmul}, options.rounds)
+    matmul, flops = measuring.make_matmul(options.dtype)
+    seconds = measuring.time_in_turns(calls | {"matmul": matmul}, options.rounds)
     rate = flops / seconds["matmul"]
     memory = {name: measure_memory_apart(name, batch, options) for name in calls}
 
-    device = jax.devices()[0].device_kind
-    print(f"\nB = {batch}, d = {dim}, {options.dtype}, {device}; {rate / 1e9:.0f} GFLOP/s")
-    print(
-        f"{'':20s} {'ms':>8s} {'bound':>8s} {'MiB':>6s} {'temp':>6s} {'speed':>6s} {'memory':>7s}"
-    )
-    if open_clip is None:
-        print(f"{OPEN_CLIP:20s} not measured: torch or open_clip is not installed for this device")
-    for name in calls:
-        bound = PRODUCTS[name] * 2 * batch**2 * dim / rate
-        temp = f"{temporaries[name] / 2**20:6.0f}" if name in temporaries else f"{'':6s}"
-        row = f"{name:20s} {1e3 * seconds[name]:8.2f} {1e3 * bound:8.2f} "
-        row += f"{memory[name] / 2**20:6.0f} {temp}"
-        if open_clip:
-            row += f" {seconds[OPEN_CLIP] / seconds[name]:5.2f}x"
-            row += f" {memory[name] / memory[OPEN_CLIP]:7.2f}"
-        print(row)
+    def describe(name: str) -> list:
+        row = [name, 1e3 * seconds[name], 1e3 * PRODUCTS[name] * 2 * batch**2 * dim / rate]
+        row += [f"{memory[name] / MIB:.0f}", f"{temporaries.get(name, 0) / MIB:.0f}"]
+        if not open_clip:
+            return [*row, "", ""]
+        return [*row, seconds[OPEN_CLIP] / seconds[name], memory[name] / memory[OPEN_CLIP]]
+
+    columns = ["", "ms", "bound (ms)", "MiB", "temporaries (MiB)", "speed", "memory"]
+    device = f"{measuring.describe_device()}; {rate / 1e9:.0f} GFLOP/s"
+    title = f"B = {batch}, d = {dim}, {options.dtype}, {device}"
+    measuring.print_table(columns, map(describe, calls), title)
     print(f"losses differ by {max(losses.values()) / min(losses.values()) - 1:.1e} at most")
-    if open_clip:
-        ours = TILES if tiles else KEPT
-        speed = seconds[OPEN_CLIP] / seconds[ours]
-        fraction = memory[ours] / memory[OPEN_CLIP]
-        print(f"mark: {MARK_SPEED} times open_clip's speed: {say(speed >= MARK_SPEED)}; ", end="")
-        print(f"a third of its memory: {say(fraction <= MARK_MEMORY)}")
+    if not open_clip:
+        print(f"{OPEN_CLIP} is not measured: it or torch is not installed for this device")
+        return
+    ours = TILES if tiles else KEPT
+    speed, fraction = seconds[OPEN_CLIP] / seconds[ours], memory[ours] / memory[OPEN_CLIP]
+    measuring.tell_mark(f"{MARK_SPEED} times open_clip's speed", speed >= MARK_SPEED)
+    measuring.tell_mark("a third of its memory", fraction <= MARK_MEMORY)
 
 
 def run_large(options: argparse.Namespace) -> None:
@@ -270,16 +204,11 @@ def run_large(options: argparse.Namespace) -> None:
     batch = options.large
     name = TILES if has_tiles(batch, options) else RECOMPUTED
     run, temporaries = make_jax(name, batch, options)
-    seconds = time_in_turns({name: run}, rounds=1)[name]
+    seconds = measuring.time_in_turns({name: run}, rounds=1)[name]
     extra = measure_memory_apart(name, batch, options)
     print(f"\nB = {batch}, d = {options.dim}: {name} {1e3 * seconds:.1f} ms, ", end="")
-    print(f"{extra / 2**20:.0f} MiB extra, {temporaries / 2**20:.0f} MiB of temporaries")
-    print(f"mark: inside 2 GiB: {say(extra <= MARK_LARGE_BYTES)}")
-
-
-def say(met: bool) -> str:
-    """Words for a mark."""
-    return "met" if met else "NOT met"
+    print(f"{extra / MIB:.0f} MiB extra, {temporaries / MIB:.0f} MiB of temporaries")
+    measuring.tell_mark("inside 2 GiB", extra <= MARK_LARGE_BYTES)
 
 
 def plan(options: argparse.Namespace) -> None:
@@ -298,8 +227,7 @@ def plan(options: argparse.Namespace) -> None:
     pair = jax.ShapeDtypeStruct(rows, options.dtype, sharding=batch_sharding(mesh))
     scale = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
     blocks = [options.block or max(256, GPU_LOGITS // options.batch)]
-    print("| rows of a block | kernels | GB read and written | products | temporaries (MiB) |")
-    print("|---|---|---|---|---|")
+    rows_of = []
     for block in blocks + ["tiles"] * (options.dtype == "bfloat16"):
 
         def loss(zimg: jax.Array, ztxt: jax.Array, scale: jax.Array, block=block) -> jax.Array:
@@ -316,20 +244,27 @@ def plan(options: argparse.Namespace) -> None:
         kernels = sum(run.times for run, _ in traffic.walk_kernels(program))
         flops = executed.count_executed_flops(program).total()
         products = flops / (2 * options.batch**2 * options.dim)
-        memory = made.memory_analysis().temp_size_in_bytes / 2**20
+        memory = made.memory_analysis().temp_size_in_bytes / MIB
         size = traffic.count_traffic(program) / 1e9
-        print(f"| {block} | {kernels} | {size:.1f} | {products:.1f} | {memory:.0f} |")
+        rows_of.append((block, kernels, f"{size:.1f}", f"{products:.1f}", f"{memory:.0f}"))
+    columns = "rows of a block", "kernels", "GB moved", "products", "temporaries (MiB)"
+    measuring.print_table(columns, rows_of)
 
 
 def main() -> None:
     """Runs what the command line asks for."""
-    options = parse_arguments()
+    parser = measuring.make_parser(__doc__, batch=8192, dim=512, rounds=7)
+    add = parser.add_argument
+    add("--dtype", choices=("float32", "bfloat16"), default="float32")
+    add("--block", type=int, help="rows of logits at a time, in ours")
+    add("--large", type=int, default=32768, help="batch size for ours alone; 0 for none")
+    add("--plan", metavar="GPU", help="compile ours for h100 or h200, without one, and count")
+    add("--measure", choices=PRODUCTS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
     if options.plan:
-        plan(options)
-        return
+        return plan(options)
     if options.measure:
-        print(measure_memory(options.measure, options.batch, options))
-        return
+        return print(measure_memory(options.measure, options.batch, options))
     compare(options)
     if options.large:
         run_large(options)

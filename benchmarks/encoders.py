@@ -12,13 +12,10 @@ The bound is the FLOPs that XLA counts over the rate of a large matmul in the sa
 can be faster.
 """
 
-import argparse
 import functools
 import pathlib
-import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
@@ -29,6 +26,7 @@ import numpy as np
 import torch
 import transformers
 
+from benchmarks import measuring
 from big_align.models.bert import Bert
 from big_align.models.efficientnet import EfficientNet
 from big_align.models.resnet import ResNet
@@ -130,65 +128,32 @@ def make_torch(model: torch.nn.Module, inputs: np.ndarray, dtype: str) -> tuple[
     return forward, both
 
 
-def measure_matmul(dtype: str) -> float:
-    """Returns the FLOP/s of a large matmul."""
-    size = 4096 if jax.default_backend() == "cpu" else 16384
-    x = jax.random.normal(jax.random.key(0), (size, size), dtype)
-    multiply = jax.jit(jnp.dot)
-    multiply(x, x).block_until_ready()
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        multiply(x, x).block_until_ready()
-        times.append(time.perf_counter() - start)
-    return 2 * size**3 / min(times)
-
-
-def time_in_turns(calls: dict[str, Call], rounds: int) -> dict[str, float]:
-    """Returns the median seconds of each call."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(rounds):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(seconds) for name, seconds in times.items()}
+def compare(name: str, batch: int, dtype: str, rounds: int, rate: float) -> Iterator[tuple]:
+    """Yields the rows of an encoder, of both passes."""
+    inputs = draw_inputs(name, batch)
+    *calls, forward, both = make_jax(OURS[name](dtype=dtype), inputs)
+    theirs = make_torch(make_theirs()[name](), inputs, dtype)
+    passes = ("forward", forward), ("forward and backward", both)
+    for (what, flops), their, our in zip(passes, theirs, calls, strict=True):
+        seconds = measuring.time_in_turns({"theirs": their, "ours": our}, rounds)
+        a, b = seconds["theirs"], seconds["ours"]
+        bound = flops / rate
+        yield name, what, 1e3 * a, 1e3 * b, a / b, flops / 1e9, 1e3 * bound, f"{bound / b:.0%}"
 
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measuring.make_parser(__doc__, batch=8, rounds=5)
     parser.add_argument("--encoders", nargs="+", choices=OURS, default=list(OURS))
-    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    rate = measure_matmul(options.dtype)
-    print(f"{jax.devices()[0].device_kind}; a large matmul: {rate / 1e9:.0f} GFLOP/s")
-    print(f"batch {options.batch}, {options.dtype}, {options.rounds} rounds in turn")
+    rate = measuring.measure_matmul(options.dtype)
+    title = f"{measuring.describe_device()}; a large matmul: {rate / 1e9:.0f} GFLOP/s; batch "
+    title += f"{options.batch}, {options.dtype}, {options.rounds} rounds in turn"
     columns = ("encoder", "pass", "torch (ms)", "ours (ms)", "torch / ours", "GFLOP", "bound (ms)")
-    print(f"| {' | '.join(columns)} | of a matmul |")
-    print("|---" * (len(columns) + 1) + "|")
-    for name in options.encoders:
-        inputs = draw_inputs(name, options.batch)
-        forward, both, *flops = make_jax(OURS[name](dtype=options.dtype), inputs)
-        their_forward, their_both = make_torch(make_theirs()[name](), inputs, options.dtype)
-        pairs = {
-            "forward": (their_forward, forward),
-            "forward and backward": (their_both, both),
-        }
-        for (what, (theirs, ours)), count in zip(pairs.items(), flops, strict=True):
-            seconds = time_in_turns({"theirs": theirs, "ours": ours}, options.rounds)
-            a, b = seconds["theirs"], seconds["ours"]
-            print(
-                f"| {name} | {what} | {a * 1e3:.3g} | {b * 1e3:.3g} | {a / b:.2f} | "
-                f"{count / 1e9:.1f} | {count / rate * 1e3:.3g} | {count / rate / b:.0%} |",
-                flush=True,
-            )
+    given = options.batch, options.dtype, options.rounds, rate
+    rows = (row for name in options.encoders for row in compare(name, *given))
+    measuring.print_table((*columns, "of a matmul"), rows, title)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ them without. Predicted from the time in the kernel: a step takes two thirds. Th
 outside of the kernel: pages that cost nothing.
 """
 
-import argparse
 import os
 import pathlib
 import re
@@ -18,11 +17,12 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
+from benchmarks import measuring
+from benchmarks.measuring import ROOT
 from big_align.core.huge_pages import TUNABLE, are_on_request
 
 SIDES = {"4 KiB": 0, "huge": 1}
@@ -50,10 +50,7 @@ def run(flags: list[str], huge: int) -> tuple[float, float, float, float]:
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = measuring.make_parser(__doc__, rounds=3)
     parser.add_argument("flags", nargs="*", default=["--config=configs/quickstart.py"])
     options = parser.parse_args()
     if not are_on_request():
@@ -63,13 +60,10 @@ def main() -> None:
         for side, huge in SIDES.items():
             rows[side].append(run(options.flags, huge))
     medians = {side: np.median(found, axis=0) for side, found in rows.items()}
-    print(f"{' '.join(options.flags)}, {options.rounds} rounds\n")
-    print(f"| pages | {' | '.join(COLUMNS)} |")
-    print("|---" * (len(COLUMNS) + 1) + "|")
-    for side, values in medians.items():
-        print(f"| {side} | {' | '.join(f'{value:.1f}' for value in values)} |")
-    ratios = medians["huge"] / medians["4 KiB"]
-    print(f"| ratio | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |")
+    medians["ratio"] = medians["huge"] / medians["4 KiB"]
+    rows = ([side, *map(float, values)] for side, values in medians.items())
+    title = f"{' '.join(options.flags)}, {options.rounds} rounds"
+    measuring.print_table(("pages", *COLUMNS), rows, title)
 
 
 if __name__ == "__main__":

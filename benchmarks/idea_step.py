@@ -29,9 +29,12 @@ does not see. A program with a callback shows that the search finds one.
 """
 
 import argparse
+import functools
+import pathlib
 import re
-import statistics
-import time
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +42,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from benchmarks import measuring
 from big_align.config.components.models import build_model
 from big_align.config.components.signatures import make
 from big_align.config.components.transforms import shape_of_image
@@ -128,36 +132,23 @@ def measure_flops(options: argparse.Namespace) -> None:
     tokenizer = BlankTokenizer({"name": "wordpiece", "length": length})
     tags = make_tags(options.tags, 30522)
     batch = describe_batch(options.paper_batch, 256, length)
-    print(f"ViT-B/16, 256 pixels, BERT-base, {length} tokens, {len(tags)} tags; GFLOP a pair")
     whole = {}
     for name, settings in STEPS.items():
         objective = make_objective(model, mesh, tags, tokenizer, settings)
         step, described, _ = make_step(objective, batch, mesh)
         whole[name] = count_flops(jax.jit(step).lower(described, batch)) / options.paper_batch
-        added = whole[name] / whole["contrast alone"] - 1
-        print(f"  step {name:17} {whole[name] / 1e9:9.2f} {added:+9.2%}")
     state = described.params, described.model_state
     tower, recognizer = (
         count_flops(jax.jit(verb).lower(*state, batch)) / options.paper_batch
         for verb in (objective.image_features, objective.recognize)
     )
-    print(f"  image tower, forward   {tower / 1e9:9.2f}           (paper: 2 x 22.42)")
-    print(
-        f"  with the recognizer    {recognizer / 1e9:9.2f} {recognizer / tower - 1:+9.2%} "
-        "(paper: +3.88%)"
-    )
-
-
-def measure_matmul(size: int = 2048) -> float:
-    """Returns the FLOP/s of a square matrix product."""
-    x = jnp.ones((size, size), jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
-    multiply = jax.jit(jnp.dot)
-    multiply(x, x).block_until_ready()
-    start = time.perf_counter()
-    for _ in range(3):
-        y = multiply(x, x)
-    y.block_until_ready()
-    return 3 * 2 * size**3 / (time.perf_counter() - start)
+    first = whole["contrast alone"]
+    rows = [(f"step {name}", x / 1e9, f"{x / first - 1:+.2%}", "") for name, x in whole.items()]
+    rows.append(("image tower, forward", tower / 1e9, "", "2 x 22.42"))
+    added = f"{recognizer / tower - 1:+.2%}"
+    rows.append(("with the recognizer", recognizer / 1e9, added, "+3.88%"))
+    title = f"ViT-B/16, 256 pixels, BERT-base, {length} tokens, {len(tags)} tags"
+    measuring.print_table(("", "GFLOP a pair", "added", "the paper"), rows, title)
 
 
 def host_operations(compiled: jax.stages.Compiled) -> int:
@@ -185,53 +176,51 @@ def measure_times(options: argparse.Namespace) -> None:
     shapes = describe_batch(options.batch or config.batch_size, size, tokenizer.length)
     batch = place_batch(fill_batch(shapes, len(tags)), mesh)
     given = {k: v for k, v in config.objective.items() if k not in ("name", "change_step", *LADDER)}
-    steps, states, times = {}, {}, {name: [] for name in STEPS}
+    steps, states, on_cpu = {}, {}, jax.default_backend() == "cpu"
     for name, settings in STEPS.items():
         objective = make_objective(model, mesh, tags, tokenizer, given | settings)
         step, _, create = make_step(objective, batch, mesh)
         states[name] = create()
         steps[name] = compile_step(step, states[name], batch, mesh)
-    rates = []
-    for _ in range(options.rounds + 1):
-        for name, compiled in steps.items():
-            with jax.transfer_guard("disallow"):
-                start = time.perf_counter()
-                for _ in range(options.steps):
-                    states[name], metrics = compiled(states[name], batch)
-                jax.block_until_ready((states[name], metrics))
-                times[name].append((time.perf_counter() - start) / options.steps)
-        rates.append(measure_matmul())
-    rate = statistics.median(rates)
-    found = float(metrics["images_with_new_text"])  # of the last step of the ladder
-    device = jax.devices()[0].device_kind
-    print(f"\n{options.config}, batch {len(batch['mask'])}, {len(tags)} tags, {device}")
-    print(f"  large matrix product {rate / 1e9:9.1f} GFLOP/s; {found:.0%} of images with new text")
-    print("  step                         ms   added    GFLOP   added  bound, ms   host operations")
+    found = []
+
+    def run(name: str) -> None:
+        with jax.transfer_guard("disallow"):
+            for _ in range(options.steps):
+                states[name], metrics = steps[name](states[name], batch)
+            jax.block_until_ready((states[name], metrics))
+        found[:] = [metrics]
+
+    matmul, product = measuring.make_matmul("float32" if on_cpu else "bfloat16")
+    calls = {name: functools.partial(run, name) for name in steps}
+    seconds = measuring.time_in_turns({"matmul": matmul} | calls, options.rounds)
+    rate = product / seconds.pop("matmul")
+    texts = float(found[0]["images_with_new_text"])  # of the last step of the ladder
+    flops = {name: compiled.cost_analysis()["flops"] for name, compiled in steps.items()}
     first = next(iter(STEPS))
-    base = statistics.median(times[first][1:]), steps[first].cost_analysis()["flops"]
-    for name, compiled in steps.items():
-        seconds, flops = statistics.median(times[name][1:]), compiled.cost_analysis()["flops"]
-        print(
-            f"  {name:20} {1e3 * seconds:10.1f} {seconds / base[0] - 1:+7.1%} {flops / 1e9:8.2f} "
-            f"{flops / base[1] - 1:+7.1%} {1e3 * flops / rate:10.1f} {host_operations(compiled):10}"
-        )
-    print('  all ran under jax.transfer_guard("disallow")')
+
+    def describe(name: str) -> tuple:
+        taken, count = seconds[name] / options.steps, flops[name]
+        added = f"{seconds[name] / seconds[first] - 1:+.1%}", f"{count / flops[first] - 1:+.1%}"
+        bound, host = 1e3 * count / rate, host_operations(steps[name])
+        return name, 1e3 * taken, added[0], f"{count / 1e9:.2f}", added[1], bound, host
+
+    title = f"{options.config}, batch {len(batch['mask'])}, {len(tags)} tags, "
+    title += f"{measuring.describe_device()}; large matrix product {rate / 1e9:.1f} GFLOP/s; "
+    title += f"{texts:.0%} of images with new text"
+    columns = "step", "ms", "added", "GFLOP", "added", "bound (ms)", "host operations"
+    measuring.print_table(columns, map(describe, steps), title)
+    print('all ran under jax.transfer_guard("disallow")')
 
 
 def main() -> None:
     """Prints the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--config", default="configs/idea_flickr8k.py", help="the small config")
-    parser.add_argument("--tags", type=int, default=2500, help="tags of the large model (2500)")
-    parser.add_argument("--paper_batch", type=int, default=1024)
-    parser.add_argument(
-        "--small_tags", type=int, default=500, help="tags of the small config (500)"
-    )
-    parser.add_argument("--batch", type=int, help="batch size (default: the small config's)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that are timed; 0 for none")
-    parser.add_argument("--steps", type=int, default=5, help="steps per round")
+    given = dict(config="configs/idea_flickr8k.py", tags=2500, paper_batch=1024, small_tags=500)
+    parser = measuring.make_parser(__doc__, **given)
+    add = parser.add_argument
+    add("--batch", type=int, help="batch size (default: the small config's)")
+    add("--rounds", type=int, default=5, help="rounds that are timed; 0 for none")
+    add("--steps", type=int, default=5, help="steps per round")
     options = parser.parse_args()
     check_search()
     measure_flops(options)

@@ -26,12 +26,12 @@ import tempfile
 import time
 from collections.abc import Callable
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-import input_pipeline
 from PIL import Image
 
+from benchmarks import input_pipeline
+from benchmarks.measuring import CORES
 from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.rows import RowStream
@@ -49,18 +49,10 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    data = input_pipeline.DATA
-    parser.add_argument("--path", default=str(data / "flickr8k" / "dev-*.tar"))
-    parser.add_argument("--caption", default="json.captions")
-    parser.add_argument("--tokenizer", choices=("clip", "wordpiece", "words"))
-    parser.add_argument("--merges", default=str(data / "text/clip_bpe_simple_vocab_16e6.txt.gz"))
-    parser.add_argument("--vocabulary", default=str(data / "text/bert-base-uncased-vocab.txt"))
+    path = str(input_pipeline.DATA / "flickr8k" / "dev-*.tar")
+    parser = input_pipeline.make_data_parser(__doc__, path, batch_size=512)
     parser.add_argument("--workers", type=int, nargs="+", default=[16, 64, 200])
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
-    parser.add_argument("--batch_size", type=int, default=512)
     parser.add_argument("--images", type=int, default=20_000, help="images per row of the table")
     parser.add_argument(
         "--stretch", type=float, default=1.0,
@@ -244,9 +236,8 @@ def main() -> int:
     """Prints the table; returns 1 where the mark is missed."""
     options = parse_arguments()
     source = TarSource(options.path, caption=options.caption)
-    names = [options.tokenizer] if options.tokenizer else None
-    names = names or input_pipeline.choose_tokenizers(options)
-    tokenizer = input_pipeline.make_tokenizer(names[0], options)
+    name = input_pipeline.choose_tokenizers(options)[0]
+    tokenizer = input_pipeline.make_tokenizer(name, options)
     _, transform = input_pipeline.PHOTO
     missed = False
     with tempfile.TemporaryDirectory() as folder:
@@ -254,9 +245,9 @@ def main() -> int:
         input_pipeline.write_photos(path, input_pipeline.read_images(source))
         sleeps = measure_sleeps(TarSource(path))
         print(
-            f"photographs of 500 x 375 to 289, {names[0]}: C code {1e6 * sleeps.decode:.0f} us to "
+            f"photographs of 500 x 375 to 289, {name}: C code {1e6 * sleeps.decode:.0f} us to "
             f"decode and {1e6 * sleeps.resize:.0f} us to resample, replaced by sleeps; "
-            f"{len(os.sched_getaffinity(0))} cores"
+            f"{CORES} cores"
         )
         print(
             f"{'':10} {'':>8} {'CPU us an image':^21} {'images per second':^39}\n"
@@ -279,6 +270,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    import input_ceiling  # processes look for the source in the module of this name
+    from benchmarks import input_ceiling  # processes look for the source in a module of this name
 
     sys.exit(input_ceiling.main())

@@ -23,7 +23,6 @@ import io
 import math
 import os
 import pathlib
-import resource
 import statistics
 import sys
 import tarfile
@@ -34,6 +33,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from PIL import Image
 
+from benchmarks import measuring
+from benchmarks.measuring import ROOT
 from big_align.core.errors import UserError
 from big_align.data.labels.word_net import WordNet
 from big_align.data.loading.extra_fields import ExtraFields
@@ -46,7 +47,6 @@ from big_align.data.sources import tar_source
 from big_align.data.tags import tag_counting, tag_extraction
 from big_align.data.text import tokenizers
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = pathlib.Path(os.environ.get("BIG_ALIGN_DATA", ROOT.parent / "shared" / "data"))
 SMALL = (72, "resize(72)|random_crop(64)|flip_horizontal")
 PHOTO = (346, "resize(346)|random_crop(289)|flip_horizontal")  # ALIGN §5
@@ -56,19 +56,20 @@ PHOTO_COUNT = 600
 
 def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--path", default=str(DATA / "flickr8k" / "train-*.tar"))
-    parser.add_argument("--caption", default="json.captions")
-    parser.add_argument("--tokenizer", choices=("clip", "wordpiece", "words"), nargs="*")
-    parser.add_argument("--merges", default=str(DATA / "text/clip_bpe_simple_vocab_16e6.txt.gz"))
-    parser.add_argument("--vocabulary", default=str(DATA / "text/bert-base-uncased-vocab.txt"))
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--batch_size", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
+    given = dict(threads=measuring.CORES, batch_size=256, rounds=5)
+    parser = make_data_parser(__doc__, str(DATA / "flickr8k" / "train-*.tar"), **given)
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds per round and side")
     return parser.parse_args()
+
+
+def make_data_parser(description: str, path: str, **defaults) -> argparse.ArgumentParser:
+    """Makes a command line that also names shards, their captions and a tokenizer."""
+    merges = str(DATA / "text/clip_bpe_simple_vocab_16e6.txt.gz")
+    words = str(DATA / "text/bert-base-uncased-vocab.txt")
+    texts = dict(path=path, caption="json.captions", merges=merges, vocabulary=words)
+    parser = measuring.make_parser(description, **texts, **defaults)
+    parser.add_argument("--tokenizer", choices=("clip", "wordpiece", "words"), nargs="*")
+    return parser
 
 
 def make_tokenizer(name: str, options: argparse.Namespace) -> tokenizers.Tokenizer:
@@ -144,11 +145,6 @@ def time_pipeline(train: TrainLoader, start: int, steps: int, batch_size: int) -
     return rate
 
 
-def peak_mebibytes() -> float:
-    """Returns the largest resident size so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def compare(title: str, work, tokenizer, options, num_processes: int) -> float:
     """Prints a row of the table and returns the ratio."""
     source, images, (side, transform) = work
@@ -164,12 +160,12 @@ def compare(title: str, work, tokenizer, options, num_processes: int) -> float:
         # many more than are filled ahead, so that those weigh little
         steps = max(16, round(rate * options.seconds / batch_size))
         time_pipeline(train, 0, steps, batch_size)  # warms caches and fills the batches ahead
-        before, rows = peak_mebibytes(), []
+        before, rows = measuring.read_memory("VmHWM"), []
         for turn in range(options.rounds):
             whole = time_pipeline(train, turn * steps, steps, batch_size)
             bare = time_bare(pool, images, side, steps * batch_size)
             rows.append((whole, bare, whole / bare))
-        growth = peak_mebibytes() - before
+        growth = (measuring.read_memory("VmHWM") - before) / measuring.MIB
     whole, bare, ratio = (statistics.median(column) for column in zip(*rows, strict=True))
     seen = options.rounds * (steps + 6) * batch_size
     print(

@@ -17,21 +17,21 @@ faiss-cpu), and its spherical k-means; scikit-learn's its `lloyd`. Data are dire
 """
 
 import argparse
+import functools
 import itertools
-import os
 import pathlib
 import statistics
 import sys
-import time
 from collections.abc import Callable
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import measuring
+from benchmarks.measuring import time_once
 from big_align.parallel.meshes import make_mesh
 from big_align.use.clusters.kmeans import SphericalKMeans
 from big_align.use.clusters.kmeans_init import Sample, scale_rows, start_centers
@@ -39,25 +39,6 @@ from big_align.use.clusters.nearest_centers import CHUNK
 
 OURS, SKLEARN, FAISS = "ours", "scikit-learn lloyd", "faiss spherical"
 NOISE = 1.0
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--count", type=int, default=65536, help="rows")
-    parser.add_argument("--k", type=int, default=1024, help="centers")
-    parser.add_argument("--dim", type=int, default=256)
-    parser.add_argument(
-        "--iterations", type=int, default=6, help="iterations per timed run, at least 2"
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--start", choices=("kmeans++", "sampled"), default="kmeans++")
-    parser.add_argument("--block", type=int, help="centers per block, in ours")
-    parser.add_argument("--chunk", type=int, default=CHUNK)
-    parser.add_argument("--candidates", type=int, help="in ours: bfloat16, and again in float32")
-    return parser.parse_args()
 
 
 def draw(options: argparse.Namespace) -> np.ndarray:
@@ -99,7 +80,7 @@ def make_faiss(values: np.ndarray, start: np.ndarray) -> Callable | None:
         import faiss
     except ImportError:
         return None
-    faiss.omp_set_num_threads(len(os.sched_getaffinity(0)))
+    faiss.omp_set_num_threads(measuring.CORES)
 
     def run(iterations: int) -> np.ndarray:
         means = faiss.Kmeans(
@@ -139,50 +120,52 @@ def time_iterations(
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Returns the median seconds of an iteration of each, in turns, and what each returned."""
     seconds = {name: [] for name in calls}
-    results = {}
-    for call in calls.values():
-        call(1)  # Compiles, and starts threads.
-    for _ in range(rounds):
-        for name, call in calls.items():
-            times = []
-            for number in (1, iterations):
-                begin = time.perf_counter()
-                results[name] = call(number)
-                times.append(time.perf_counter() - begin)
-            seconds[name].append((times[1] - times[0]) / (iterations - 1))
+    results = {name: call(1) for name, call in calls.items()}  # Compiles, and starts threads.
+
+    def run(name: str, number: int) -> None:
+        results[name] = calls[name](number)
+
+    for _, name in itertools.product(range(rounds), calls):
+        one, all_ = (time_once(functools.partial(run, name, n)) for n in (1, iterations))
+        seconds[name].append((all_ - one) / (iterations - 1))
     return {name: statistics.median(times) for name, times in seconds.items()}, results
 
 
 def main() -> None:
     """Prints the table."""
-    options = parse_arguments()
-    values = draw(options)
-    begin = time.perf_counter()
-    start = start_centers(Sample(values), options.k, options.start, make_mesh())
-    chosen = time.perf_counter() - begin
+    given = dict(count=65536, k=1024, dim=256, iterations=6, rounds=3, chunk=CHUNK)
+    parser = measuring.make_parser(__doc__, **given)
+    parser.add_argument("--start", choices=("kmeans++", "sampled"), default="kmeans++")
+    parser.add_argument("--block", type=int, help="centers per block, in ours")
+    parser.add_argument("--candidates", type=int, help="in ours: bfloat16, and again in float32")
+    options = parser.parse_args()
+    values, starts = draw(options), []
+    sample, mesh = Sample(values), make_mesh()
+    chosen = time_once(lambda: starts.append(start_centers(sample, options.k, options.start, mesh)))
+    (start,) = starts
     calls = {
         "matmul": make_product(values, start, options.chunk),
         OURS: make_ours(values, start, options),
         SKLEARN: make_sklearn(values, start),
     }
-    faiss = make_faiss(values, start)
-    if faiss:
+    if faiss := make_faiss(values, start):
         calls[FAISS] = faiss
     seconds, centers = time_iterations(calls, options.iterations, options.rounds)
     flops = 2.0 * len(values) * options.k * options.dim
-    print(f"n = {len(values)}, k = {options.k}, d = {options.dim}, float32, ", end="")
-    print(f"{jax.default_backend()}, {len(os.sched_getaffinity(0))} cores")
-    print(f"{options.start}: {chosen:.1f} s, objective {measure_objective(values, start):.5f}")
-    titles = [f"{title:>8s}" for title in ("s", "GFLOP/s", "of bound", "speed", "objective")]
-    print(" ".join([f"{'an iteration':20s}", *titles]))
-    for name, time_of in seconds.items():
-        bound, speed = seconds["matmul"] / time_of, seconds[SKLEARN] / time_of
-        row = f"{name:20s} {time_of:8.3f} {flops / time_of / 1e9:8.0f} {bound:8.0%} {speed:7.2f}x"
-        if name != "matmul":
-            row += f" {measure_objective(values, centers[name]):9.5f}"
-        print(row)
+
+    def describe(name: str) -> tuple:
+        taken = seconds[name]
+        bound, speed = seconds["matmul"] / taken, seconds[SKLEARN] / taken
+        reached = "" if name == "matmul" else f"{measure_objective(values, centers[name]):.5f}"
+        return name, taken, f"{flops / taken / 1e9:.0f}", f"{bound:.0%}", speed, reached
+
+    title = f"n = {len(values)}, k = {options.k}, d = {options.dim}, float32, "
+    title += f"{measuring.describe_device()}; {options.start}: {chosen:.1f} s, "
+    title += f"objective {measure_objective(values, start):.5f}"
+    columns = "an iteration", "s", "GFLOP/s", "of bound", "speed", "objective"
+    measuring.print_table(columns, map(describe, seconds), title)
     if not faiss:
-        print(f"{FAISS:20s} not measured: faiss is not installed")
+        print(f"{FAISS} is not measured: faiss is not installed")
 
 
 if __name__ == "__main__":

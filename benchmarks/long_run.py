@@ -7,7 +7,7 @@ the first tenth.
   python benchmarks/long_run.py --workdir=/tmp/long_run --steps=20000
 """
 
-import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -15,7 +15,11 @@ import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from benchmarks import measuring
+from benchmarks.measuring import ROOT
+
 GROWTH = 0.05  # of the memory, from the first tenth to the end
 # By default the limits grow with what is freed, and hundreds of MiB stay.
 AT_ONCE = "glibc.malloc.mmap_threshold=131072:glibc.malloc.trim_threshold=131072"
@@ -38,31 +42,20 @@ def read_step(workdir: pathlib.Path) -> int:
 
 def measure(pid: int) -> dict[str, float]:
     """Returns MiB of memory, open files and threads of a process and its children."""
-    parents = {}
-    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    family = [pid, *(child for child, parent in parents.items() if parent == pid)]
-    total = {"processes": len(family), "MiB": 0.0, "files": 0, "threads": 0}
-    for each in family:
-        try:
-            status = pathlib.Path(f"/proc/{each}/status").read_text()
+    total = {"processes": 0, "MiB": 0.0, "files": 0, "threads": 0}
+    for each, facts in measuring.read_family(pid).items():
+        with contextlib.suppress(OSError):  # it has just ended
             total["files"] += len(os.listdir(f"/proc/{each}/fd"))
-        except OSError:
-            continue
-        fields = dict(line.split(":", 1) for line in status.splitlines())
-        total["MiB"] += int(fields["VmRSS"].split()[0]) / 1024
-        total["threads"] += int(fields["Threads"])
+            total["processes"] += 1
+            total["MiB"] += int(facts["VmRSS"].split()[0]) / 1024
+            total["threads"] += int(facts["Threads"])
     return total
 
 
 def main() -> None:
     """Prints a line a tenth of the run, and whether anything has grown."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = measuring.make_parser(__doc__, steps=20_000)
     parser.add_argument("--workdir", type=pathlib.Path, required=True)
-    parser.add_argument("--steps", type=int, default=20_000)
     given, flags = parser.parse_known_args()
     command = [
         *(sys.executable, str(ROOT / "main.py"), f"--config={ROOT}/configs/quickstart.py"),

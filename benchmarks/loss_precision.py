@@ -19,10 +19,11 @@ that of a gradient is the length of the difference over the length of the gradie
 of the arguments.
 """
 
-import argparse
+import itertools
 import os
 import pathlib
 import sys
+from collections.abc import Iterator
 
 # The host computes the reference; a list of platforms that has no CPU would hide it.
 if "cpu" not in (platforms := os.environ.get("JAX_PLATFORMS", "cpu")):
@@ -33,6 +34,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import measuring
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.cluster_discrimination import mlcd_loss
 from big_align.losses.contrastive import contrastive_loss
@@ -110,37 +112,33 @@ def differentiate(loss, arrays, device: jax.Device):
     return float(value), [np.asarray(x, np.float64) for x in grads]
 
 
+def measure(losses: dict[str, tuple], device: jax.Device, host: jax.Device) -> Iterator[tuple]:
+    """Yields the rows of the table."""
+    ways = ("float32", "default"), ("float32", "highest"), ("bfloat16", "default")
+    for (name, (ours, plain, arrays)), (dtype, precision) in itertools.product(
+        losses.items(), ways
+    ):
+        rounded = [np.asarray(jnp.asarray(x, dtype)) for x in arrays]
+        value, grads = differentiate(plain, [x.astype(np.float64) for x in rounded], host)
+        with jax.default_matmul_precision(precision):
+            found, slopes = differentiate(ours, rounded, device)
+        errors = [
+            np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in zip(slopes, grads, strict=True)
+        ]
+        errors = f"{abs(found - value):.1e}", f"{max(errors):.1e}"
+        yield name, dtype, precision, f"{value:.6f}", *errors
+
+
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--batch", type=int, default=2048)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--scale", type=float, default=100.0)
-    options = parser.parse_args()
+    options = measuring.make_parser(__doc__, batch=2048, dim=512, scale=100.0).parse_args()
     device, host = jax.devices()[0], jax.devices("cpu")[0]
     jax.config.update("jax_enable_x64", True)
     losses = list_losses(draw(options.batch, options.dim), options.scale)
-    print(
-        f"{device.device_kind}, batch {options.batch}, d = {options.dim}, scale {options.scale:g}"
-    )
-    print("| loss | embeddings | precision of products | value | error | of the gradient |")
-    print("|---|---|---|---|---|---|")
-    for name, (ours, plain, arrays) in losses.items():
-        for dtype, precision in (
-            ("float32", "default"), ("float32", "highest"), ("bfloat16", "default"),
-        ):  # fmt: skip
-            rounded = [np.asarray(jnp.asarray(x, dtype)) for x in arrays]
-            value, grads = differentiate(plain, [x.astype(np.float64) for x in rounded], host)
-            with jax.default_matmul_precision(precision):
-                found, slopes = differentiate(ours, rounded, device)
-            errors = [
-                np.linalg.norm(x - y) / np.linalg.norm(y)
-                for x, y in zip(slopes, grads, strict=True)
-            ]
-            print(f"| {name} | {dtype} | {precision} | {value:.6f} | ", end="")
-            print(f"{abs(found - value):.1e} | {max(errors):.1e} |", flush=True)
+    columns = "loss", "embeddings", "precision of products", "value", "error", "of the gradient"
+    title = f"{device.device_kind}, batch {options.batch}, d = {options.dim}, scale "
+    title += f"{options.scale:g}"
+    measuring.print_table(columns, measure(losses, device, host), title)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ installed (`pip install ImageHash`). Images per second are printed for each meth
 decoding.
 """
 
-import argparse
 import io
 import os
 import pathlib
@@ -21,14 +20,15 @@ import sys
 import tarfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, ImageOps
+
+from benchmarks import measuring
 
 CHANGES = "resized", "recompressed", "cropped", "mirrored"
 OTHER = "other"
@@ -156,19 +156,21 @@ def print_table(
     """
     what, original = map(np.array, zip(*planted, strict=True))
     right = (number == original)[original >= 0].mean()
-    print(f"\n{title}: of {right:.2%} of the copies the original is nearest")
-    print(f"| | {' | '.join(CHANGES)} | the first three | others |\n|{'---|' * 7}")
-    for name, above in found.items():
+
+    def describe(name: str) -> list[str]:
+        above = found[name]
         shares = [f"{above[what == how].mean():.1%}" for how in CHANGES]
-        three = above[np.isin(what, CHANGES[:3])].mean()
-        others = above[what == OTHER]
-        shares += [f"{three:.1%}", f"{others.mean():.2%} ({others.sum()})"]
-        print(f"| {name} | {' | '.join(shares)} |")
+        three, others = above[np.isin(what, CHANGES[:3])].mean(), above[what == OTHER]
+        return [name, *shares, f"{three:.1%}", f"{others.mean():.2%} ({others.sum()})"]
+
+    title = f"{title}: of {right:.2%} of the copies the original is nearest"
+    columns = "", *CHANGES, "the first three", "others"
+    measuring.print_table(columns, map(describe, found), title)
 
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = measuring.make_parser(__doc__)
     parser.add_argument("--data", type=pathlib.Path, default=os.environ.get("BIG_ALIGN_DATA"))
     parser.add_argument(
         "--work", type=pathlib.Path, required=True, help="the folder for images and embeddings"

@@ -11,23 +11,22 @@ ours and looks into as many. Both sides take turns, and building is counted: it 
 these rows. The bound is the matrix product of the exact search alone, at the speed of numpy's.
 """
 
-import argparse
+import functools
 import pathlib
-import statistics
 import sys
-import time
 from collections.abc import Callable
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import numpy as np
-from search import draw
 
+from benchmarks import measuring
+from benchmarks.search import draw
 from big_align.parallel.meshes import make_mesh
 from big_align.use.duplicates.twins import Buckets, find_nearest
 
 NEAR, PLANTED, NOISE = 0.975, 0.1, 0.2
+PRODUCT = "matrix product alone"
 
 
 class Rows:
@@ -80,20 +79,14 @@ def multiply(rows: np.ndarray, others: np.ndarray, _: Buckets) -> np.ndarray:
 
 def main() -> None:
     """Prints a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=50_000, help="training images")
-    parser.add_argument("--others", type=int, default=60_000, help="test images")
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    given = dict(rows=50_000, others=60_000, dim=512, rounds=3)
+    options = measuring.make_parser(__doc__, **given).parse_args()
     others = draw(options.others, options.dim, "mixture", 0)
     rows = draw(options.rows, options.dim, "mixture", 1)
     plant(rows, others)
     exact, chosen = Buckets(1, 1), Buckets.choose(options.others)
     methods: dict[str, tuple[Callable[..., np.ndarray], Buckets]] = {
-        "matrix product alone": (multiply, exact),
+        PRODUCT: (multiply, exact),
         "ours, exact": (search_ours, exact),
         "ours, buckets": (search_ours, chosen),
     }
@@ -103,22 +96,24 @@ def main() -> None:
         methods |= {"faiss, exact": (search_faiss, exact), "faiss, buckets": (search_faiss, chosen)}
     except ImportError:
         print("faiss is not measured: it is not installed")
-    seconds: dict[str, list[float]] = {name: [] for name in methods}
     cosines = {}
-    for _ in range(options.rounds):
-        for name, (search, buckets) in methods.items():
-            begin = time.perf_counter()
-            cosines[name] = search(rows, others, buckets)
-            seconds[name].append(time.perf_counter() - begin)
-    near = cosines["ours, exact"] > NEAR
-    print(f"{options.rows} rows, {options.others} others, {options.dim} numbers,", end=" ")
-    print(f"{chosen.count} buckets of which {chosen.probes} are looked into; {near.sum()} near")
-    print("| | seconds | x ours, exact | found of those near |\n|---|---|---|---|")
-    whole = statistics.median(seconds["ours, exact"])
-    for name, cosine in cosines.items():
-        took, found = statistics.median(seconds[name]), (cosine[near] > NEAR).mean()
-        told = "" if name == "matrix product alone" else f"{found:.3%}"
-        print(f"| {name} | {took:.1f} | {whole / took:.2f} | {told} |")
+
+    def search_by(name: str) -> None:
+        search, buckets = methods[name]
+        cosines[name] = search(rows, others, buckets)
+
+    calls = {name: functools.partial(search_by, name) for name in methods}
+    seconds = measuring.time_in_turns(calls, options.rounds)
+    near, whole = cosines["ours, exact"] > NEAR, seconds["ours, exact"]
+    title = f"{options.rows} rows, {options.others} others, {options.dim} numbers, "
+    title += f"{chosen.count} buckets of which {chosen.probes} are looked into; {near.sum()} near"
+
+    def describe(name: str) -> tuple:
+        found = "" if name == PRODUCT else f"{(cosines[name][near] > NEAR).mean():.3%}"
+        return name, seconds[name], whole / seconds[name], found
+
+    columns = "", "seconds", "x ours, exact", "found of those near"
+    measuring.print_table(columns, map(describe, methods), title)
 
 
 if __name__ == "__main__":

@@ -84,8 +84,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def run_child() -> int:
     """Runs the measurements that standard input names; prints the result of each as a line."""
     given = json.loads(sys.stdin.read())
+    from benchmarks.gpu.calls import explain
     from benchmarks.gpu.measurements import MEASUREMENTS, RATES
-    from benchmarks.gpu.session import Session, describe_device, explain
+    from benchmarks.gpu.session import Session, describe_device
     from benchmarks.gpu.tables import read_rates
 
     print(DEVICE + json.dumps(describe_device()), flush=True)

@@ -18,7 +18,6 @@ records, whatever the code holds. --side makes the photographs smaller and all o
 many images as records, in minutes.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import io
@@ -39,6 +38,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from benchmarks import measuring
 from big_align.data import boundary
 from big_align.prepare import inputs, job, storage, text_rules
 from big_align.prepare.examination import Examination, identify_image
@@ -59,19 +59,10 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Looks ten times a second."""
         while not self._over.wait(0.1):
-            parents, peaks = {}, {}
-            for path in pathlib.Path("/proc").glob("[0-9]*/status"):
-                with contextlib.suppress(OSError):
-                    told = dict(line.split(":", 1) for line in path.read_text().splitlines())
-                    process = int(path.parent.name)
-                    parents[process] = int(told["PPid"])
-                    peaks[process] = int(told.get("VmHWM", "0 kB").split()[0]) / 2**10
-            for process in parents:
-                above = parents[process]
-                while above in parents and above != os.getpid():
-                    above = parents[above]
-                if above == os.getpid():
-                    self.peak = max(self.peak, peaks[process])
+            family = measuring.read_family(os.getpid())
+            family.pop(os.getpid(), None)
+            sizes = [int(told.get("VmHWM", "0 kB").split()[0]) for told in family.values()]
+            self.peak = max([self.peak, *(size / 2**10 for size in sizes)])
 
     def __enter__(self) -> "Watch":
         self.start()
@@ -112,6 +103,14 @@ def count_shuffled() -> Iterator[list[int]]:
         yield sizes
     finally:
         GroupingBuffer.append = append
+
+
+@contextlib.contextmanager
+def count_cpu(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Notes the CPU seconds of what it encloses."""
+    started = time.process_time()
+    yield
+    seconds[name] = time.process_time() - started
 
 
 def read_clock() -> float:
@@ -155,21 +154,18 @@ def time_functions(plan: JobPlan, count: int = 2000) -> dict[str, float]:
     """Returns seconds of a core a record of what is done for each, without Beam."""
     source = plan.inputs.open(0)
     places = [at[1:] for at in inputs.FileRows(source).locate(inputs.Stretch(0, 0, count))]
-    seconds = {}
-    started = time.process_time()
-    read = [boundary.read_example(source, *at) for at in places]
-    seconds["read a record"] = time.process_time() - started
-    started = time.process_time()
-    for example in read:
-        identify_image(example.image)
-    seconds["decode an image and hash its pixels"] = time.process_time() - started
-    started = time.process_time()
-    texts = [text_rules.normalize_text(text) for example in read for text in example.captions]
-    seconds["normalize a text"] = time.process_time() - started
-    started = time.process_time()
-    for text in texts:
-        text_rules.pair_up(text_rules.split_unigrams(text))
-    seconds["split a text into unigrams and bigrams"] = time.process_time() - started
+    read, texts, seconds = [], [], {}
+    with count_cpu(seconds, "read a record"):
+        read += [boundary.read_example(source, *at) for at in places]
+    with count_cpu(seconds, "decode an image and hash its pixels"):
+        for example in read:
+            identify_image(example.image)
+    with count_cpu(seconds, "normalize a text"):
+        for example in read:
+            texts += map(text_rules.normalize_text, example.captions)
+    with count_cpu(seconds, "split a text into unigrams and bigrams"):
+        for text in texts:
+            text_rules.pair_up(text_rules.split_unigrams(text))
     seconds |= time_libraries([example.image for example in read], texts)
     return {name: value / len(places) for name, value in seconds.items()}
 
@@ -180,19 +176,17 @@ def time_libraries(images: list[bytes], texts: list[str]) -> dict[str, float]:
     with contextlib.suppress(ImportError):
         import imagehash
 
-        started = time.process_time()
-        for image in images:
-            imagehash.phash(Image.open(io.BytesIO(image)))
-        seconds["ImageHash: decode an image and phash it"] = time.process_time() - started
+        with count_cpu(seconds, "ImageHash: decode an image and phash it"):
+            for image in images:
+                imagehash.phash(Image.open(io.BytesIO(image)))
     with contextlib.suppress(ImportError):
         import datasketch
 
         words = [[word.encode() for word in text_rules.split_unigrams(text)] for text in texts]
-        started = time.process_time()
-        index = datasketch.MinHashLSH(threshold=0.9, num_perm=128)
-        for number, hashed in enumerate(datasketch.MinHash.generator(words, num_perm=128)):
-            index.insert(number, hashed)
-        seconds["datasketch: MinHash of a text, 128 permutations"] = time.process_time() - started
+        with count_cpu(seconds, "datasketch: MinHash of a text, 128 permutations"):
+            index = datasketch.MinHashLSH(threshold=0.9, num_perm=128)
+            for number, hashed in enumerate(datasketch.MinHash.generator(words, num_perm=128)):
+                index.insert(number, hashed)
     return seconds
 
 
@@ -221,12 +215,9 @@ def time_pipelines(plan: JobPlan, workers: int, records: int) -> dict[str, Cost]
 
 def main() -> None:
     """Prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=20_000, help="number of raw pairs")
+    parser = measuring.make_parser(__doc__, records=20_000)
     parser.add_argument("--workers", type=int, default=0, help="worker processes of the runner")
-    parser.add_argument(
-        "--side", type=int, help="side of the photographs in pixels (default: as they are)"
-    )
+    parser.add_argument("--side", type=int, help="of the photographs in pixels (as they are)")
     options = parser.parse_args()
     data = pathlib.Path(os.environ.get("BIG_ALIGN_DATA", "../shared/data"))
     # The photographs have 128 pixels.
@@ -243,10 +234,12 @@ def main() -> None:
             os.path.getsize(storage.join(plan.facts, "facts", name))
             for name in storage.list_names(storage.join(plan.facts, "facts"))
         )
-    print(f"{'stage':48} {'records/s a core':>17} {'core-hours of 1.8 billion':>26}")
     seconds |= {f"pipeline: {name}": cost.seconds for name, cost in costs.items()}
-    for name, value in seconds.items():
-        print(f"{name:48} {1 / value:17,.0f} {value * ALIGN_PAIRS / 3600:26,.0f}")
+    rows = [
+        (name, f"{1 / value:,.0f}", f"{value * ALIGN_PAIRS / 3600:,.0f}")
+        for name, value in seconds.items()
+    ]
+    measuring.print_table(("stage", "records/s a core", "core-hours of 1.8 billion"), rows)
     for name, cost in costs.items():
         told = f"{cost.shuffled:,.0f} bytes a record"
         whole = cost.shuffled * ALIGN_PAIRS / 2**40

@@ -20,22 +20,22 @@ run that built it.
 
 import argparse
 import ctypes
+import functools
 import gc
 import json
 import os
 import pathlib
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
+from benchmarks import measuring
 from big_align.use.search import scann_rows
 from big_align.use.search.exact_search import rescore, search_exactly
 from big_align.use.search.scann_rows import ScannRows, ScannSettings, measure_recall
@@ -62,24 +62,6 @@ class Method(NamedTuple):
     megabytes: float
     build: float
     settings: str
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--count", type=int, default=1_000_000, help="rows")
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--data", choices=("mixture", "uniform"), default="mixture")
-    parser.add_argument("--recall", type=float, default=0.95)
-    parser.add_argument("--rounds", type=int, default=3)
-    methods = ",".join((FLAT, OURS, CODES, HNSW))
-    parser.add_argument("--methods", default=methods, help="comma-separated methods")
-    parser.add_argument("--folder", type=pathlib.Path, help="a folder that keeps what was built")
-    parser.add_argument("--build_only", action="store_true", help="stop after building")
-    return parser.parse_args()
 
 
 def draw(count: int, dim: int, data: str, seed: int) -> np.ndarray:
@@ -113,9 +95,7 @@ def build_once(path: pathlib.Path, build: Callable[[], None]) -> float:
     """Builds what is not there; returns the seconds that it took, now or then."""
     noted = path.with_name(f"{path.name}.seconds.json")
     if not noted.exists():
-        begin = time.perf_counter()
-        build()
-        noted.write_text(json.dumps(time.perf_counter() - begin))
+        noted.write_text(json.dumps(measuring.time_once(build)))
     return json.loads(noted.read_text())
 
 
@@ -149,7 +129,7 @@ def prepare_faiss(name, rows, queries, true, options, folder) -> Method:
     """Builds, loads and tunes an index of faiss."""
     import faiss
 
-    faiss.omp_set_num_threads(len(os.sched_getaffinity(0)))
+    faiss.omp_set_num_threads(measuring.CORES)
     path, dim = folder / name.replace(" ", "_"), rows.shape[1]
     leaves = scann_rows.count_leaves(len(rows))
 
@@ -214,18 +194,17 @@ def time_methods(
     methods: dict[str, Method], queries: np.ndarray, rounds: int
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Returns the queries a second of each, many at a time, and the seconds of one alone."""
-    many, alone = ({name: [] for name in methods} for _ in range(2))
-    for _ in range(rounds):
-        for name, method in methods.items():
-            begin = time.perf_counter()
-            method.search(queries)
-            many[name].append(len(queries) / (time.perf_counter() - begin))
-            for number in range(5):
-                begin = time.perf_counter()
-                method.search(queries[number : number + 1])
-                alone[name].append(time.perf_counter() - begin)
-    medians = [{n: statistics.median(v) for n, v in found.items()} for found in (many, alone)]
-    return medians[0], medians[1]
+    calls = {name: functools.partial(each.search, queries) for name, each in methods.items()}
+    many = measuring.time_in_turns(calls, rounds)
+
+    def search_each(method: Method) -> None:
+        for number in range(5):
+            method.search(queries[number : number + 1])
+
+    single = {name: functools.partial(search_each, each) for name, each in methods.items()}
+    alone = measuring.time_in_turns(single, rounds)
+    rates = {name: len(queries) / seconds for name, seconds in many.items()}
+    return rates, {name: seconds / 5 for name, seconds in alone.items()}
 
 
 def run(options: argparse.Namespace, folder: pathlib.Path) -> None:
@@ -252,24 +231,28 @@ def run(options: argparse.Namespace, folder: pathlib.Path) -> None:
     if options.build_only:
         return
     rates, alone = time_methods(methods, queries, options.rounds)
-    cores = len(os.sched_getaffinity(0))
-    print(f"{options.data}, {options.count} x {options.dim}, {options.queries} queries at a time, ")
-    print(f"recall@{K} of at least {options.recall:g}, {cores} cores")
     fastest = max(rates[name] for name in (EXACT, FLAT) if name in rates)
-    print("| | queries/s | x exact | one alone (ms) | recall@10 | MiB | memory | built (s) | |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for name, (_, recall, megabytes, build, told) in methods.items():
+
+    def describe(name: str) -> tuple:
+        _, recall, megabytes, build, told = methods[name]
         found = "" if name == PRODUCT else f"{recall:.3f}"
-        print(
-            f"| {name} | {rates[name]:.0f} | {rates[name] / fastest:.2f} "
-            f"| {1000 * alone[name]:.1f} | {found} | {megabytes:.0f} | {megabytes / size:.2f} "
-            f"| {build:.0f} | {told} |"
-        )
+        speed = f"{rates[name]:.0f}", rates[name] / fastest, f"{1000 * alone[name]:.1f}"
+        return name, *speed, found, f"{megabytes:.0f}", megabytes / size, f"{build:.0f}", told
+
+    title = f"{options.data}, {options.count} x {options.dim}, {options.queries} queries at a "
+    title += f"time, recall@{K} of at least {options.recall:g}, {measuring.CORES} cores"
+    columns = "", "queries/s", "x exact", "one alone (ms)", "recall@10", "MiB", "memory"
+    measuring.print_table((*columns, "built (s)", ""), map(describe, methods), title)
 
 
 def main() -> None:
     """Runs in the folder that is kept, or in one that is not."""
-    options = parse_arguments()
+    given = dict(count=1_000_000, dim=512, queries=1000, recall=0.95, rounds=3)
+    parser = measuring.make_parser(__doc__, **given, methods=",".join((FLAT, OURS, CODES, HNSW)))
+    parser.add_argument("--data", choices=("mixture", "uniform"), default="mixture")
+    parser.add_argument("--folder", type=pathlib.Path, help="a folder that keeps what was built")
+    parser.add_argument("--build_only", action="store_true", help="stop after building")
+    options = parser.parse_args()
     if options.folder:
         run(options, options.folder)
         return

@@ -12,7 +12,6 @@ than a few times what rounding has made by then. With --devices, they must be eq
   python benchmarks/torture.py --workdir=/tmp/torture --kills=100
 """
 
-import argparse
 import collections
 import itertools
 import json
@@ -27,7 +26,11 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from benchmarks import measuring
+from benchmarks.measuring import ROOT
+
 MACHINES = ((1, 1), (2, 1), (4, 1), (8, 1), (2, 2))  # devices, processes
 MOMENTS = ("start", "step", "save", "evaluation")
 EVALUATE_EVERY = 11
@@ -202,15 +205,13 @@ def run_whole(workdir: pathlib.Path, flags: list[str], devices: int, processes: 
 
 def main() -> None:
     """Prints a line a kill, and what differs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    given = dict(config="configs/quickstart.py", kills=100, seed=0)
+    parser = measuring.make_parser(__doc__, **given)
     parser.add_argument("--workdir", type=pathlib.Path, required=True)
-    parser.add_argument("--config", default="configs/quickstart.py")
-    parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--steps_between", type=int, default=12, help="average steps between kills")
     parser.add_argument(
         "--devices", type=int, default=0, help="always use this many devices, in one process"
     )
-    parser.add_argument("--seed", type=int, default=0)
     given, flags = parser.parse_known_args()
     random.seed(given.seed)
     machines = [(given.devices, 1)] if given.devices else MACHINES

@@ -12,16 +12,18 @@ interleaved rounds. The FLOPs of the step are those that the model needs; their 
 large float32 (on accelerators bfloat16) matmul measured in the same run.
 """
 
-import argparse
 import itertools
 import pathlib
+import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import measuring
 from big_align.parallel.batches import place_batch
 from big_align.planning import stand_ins, tracing
 from big_align.runs import build
@@ -31,19 +33,6 @@ from big_align.runs.program import build_program
 from big_align.training.logs.goodput import Clock
 from big_align.training.logs.metrics import Progress
 from big_align.training.loop import MetricQueue
-
-
-def measure_matmul() -> float:
-    """Returns the FLOP/s of a square matmul."""
-    size, dtype = (4096, jnp.float32) if jax.default_backend() == "cpu" else (16384, jnp.bfloat16)
-    x = jax.random.normal(jax.random.key(0), (size, size), dtype)  # zeros would be faster
-    multiply = jax.jit(jnp.dot)
-    multiply(x, x).block_until_ready()
-    start = time.perf_counter()
-    for _ in range(3):
-        y = multiply(x, x)
-    y.block_until_ready()
-    return 3 * 2 * size**3 / (time.perf_counter() - start)
 
 
 def make_random_batch(example: dict[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
@@ -110,10 +99,8 @@ def run_loop(compiled, state, batch, steps: int, log_every: int):
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--config", default="configs/quickstart.py")
+    parser = measuring.make_parser(__doc__, config="configs/quickstart.py", rounds=5)
     parser.add_argument("--steps", type=int, default=40, help="steps per round")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch_size", type=int, help="batch size (default: the config's)")
     arguments, overrides = parser.parse_known_args()
     config = load_config(arguments.config, *overrides)
@@ -126,19 +113,24 @@ def main() -> None:
         alone.append(seconds)
         state, seconds = run_loop(compiled, state, batch, arguments.steps, config.log_every)
         loop.append(seconds)
-    best, whole, matmul = np.median(alone), np.median(loop), measure_matmul()
-    device = jax.devices()[0].device_kind
-    print(f"{arguments.config}, batch {batch_size}, {jax.device_count()} x {device}")
-    print(f"  compiled step alone        {best * 1e3:10.2f} ms")
-    print(f"  trainer's loop             {whole * 1e3:10.2f} ms")
-    print(f"  fraction outside the step  {max(0.0, 1 - best / whole):10.2%}   (target: at most 2%)")
-    print(f"  images per second          {batch_size / whole:10.0f}")
-    print(f"  model FLOPs of a step      {flops / 1e9:10.2f} G")
-    print(f"  rate of the step           {flops / best / 1e9:10.1f} GFLOP/s")
-    print(f"  rate of a large matmul     {matmul / 1e9:10.1f} GFLOP/s")
-    print(f"  fraction of the matmul rate   {flops / best / matmul:10.2%}")
+    best, whole = float(np.median(alone)), float(np.median(loop))
+    cpu = jax.default_backend() == "cpu"
+    matmul = measuring.measure_matmul("float32" if cpu else "bfloat16")
+    rows = {
+        "compiled step alone (ms)": 1e3 * best,
+        "trainer's loop (ms)": 1e3 * whole,
+        "fraction outside the step (target: at most 2%)": f"{max(0.0, 1 - best / whole):.2%}",
+        "images per second": f"{batch_size / whole:.0f}",
+        "model FLOPs of a step (G)": flops / 1e9,
+        "rate of the step (GFLOP/s)": f"{flops / best / 1e9:.1f}",
+        "rate of a large matmul (GFLOP/s)": f"{matmul / 1e9:.1f}",
+        "fraction of the matmul rate": f"{flops / best / matmul:.2%}",
+    }
     if memory := jax.devices()[0].memory_stats():
-        print(f"  memory at the highest      {memory['peak_bytes_in_use'] / 2**30:10.1f} GiB")
+        rows["memory at the highest (GiB)"] = memory["peak_bytes_in_use"] / 2**30
+    device = f"{jax.device_count()} x {measuring.describe_device()}"
+    title = f"{arguments.config}, batch {batch_size}, {device}"
+    measuring.print_table(("", ""), rows.items(), title)
 
 
 if __name__ == "__main__":

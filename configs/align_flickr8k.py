@@ -2,7 +2,7 @@
 
 It trains on the photographs of the training and of the development split, 7000; tower, augmentation
 and averaging were chosen by training on the first and looking at the second.
-The data are in $BIG_ALIGN_DATA/flickr8k (see docs/results.md). Arguments, separated by commas:
+The data are in $BIG_ALIGN_DATA/flickr8k (see docs/results). Arguments, separated by commas:
   twemoji         evaluates drawings by their names instead of photographs by their captions:
                     python main.py --mode=eval --config=configs/align_flickr8k.py:twemoji ...
   locked          from a published image tower, EfficientNet-Lite2, whose features are computed

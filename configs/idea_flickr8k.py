@@ -7,7 +7,7 @@ lists, data/flickr8k_tags.json and without the most frequent tags data/flickr8k_
 from the first captions:
   python -m big_align.tools.build_tags --help
 As in the paper the image tower starts from labels: --config.init.image=WORKDIR of
-configs/unicl_flickr8k.py:labels. `benchmarks/tags.py` does all of it.
+configs/unicl_flickr8k.py:labels. `experiments/run.py tags` does all of it.
 Behind a comma or alone:
   init=pretrained  the towers are EfficientNet-Lite0 and MiniLM
   locked           the image tower is EfficientNet-Lite0, trained on ImageNet as the paper's, and

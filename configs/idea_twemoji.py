@@ -1,7 +1,7 @@
 """IDEA on drawings with half of their keywords, the other half being the truth about what is found.
 
 Arguments: `mlr`, `mlr_bce` (without SPLC). data/twemoji_half-train.tar, -test.tar and
-data/twemoji_tags.json are made by `benchmarks/tags.py`.
+data/twemoji_tags.json are made by `experiments/run.py tags`.
 With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lite0 and MiniLM.
 """
 

@@ -7,7 +7,7 @@
   python -m big_align.tools.cluster --embeddings=data/cifar10_features --k=1000 \
       --output=data/cifar10_clusters
 
-`benchmarks/cluster_settings.py` does all of it. Arguments, separated by commas:
+`experiments/run.py cluster_settings` does all of it. Arguments, separated by commas:
   scale=16 | 64      64 is ArcFace's, as in configs/mlcd.py
   and those of configs/mlcd.py:ROWS, for the rows of Tables 5, 6 and 12 in small: ratio=0.01
 """

@@ -7,7 +7,7 @@ The encoder is one of configs/unicl_flickr8k.py. Its clusters come from
   python -m big_align.tools.cluster --embeddings=embeddings --k=1000 --output=clusters
 
 and are given as --config.data.precomputed.clusters=clusters.
-`benchmarks/text_towers.py` does all of it. Arguments, separated by commas:
+`experiments/run.py text_towers` does all of it. Arguments, separated by commas:
   scale=16 | 64      64 is ArcFace's, as in configs/mlcd.py
   init=pretrained    the tower is EfficientNet-Lite0, trained on ImageNet
   and those of configs/mlcd.py:ROWS, for the rows of Tables 5 and 6 in small: ratio=0.01

@@ -6,7 +6,7 @@ import shlex
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 LANGUAGES = ("sh", "console", "python", "text")
 """Of fenced blocks; `console` has commands after "$ " and output, an indented block commands."""
 

@@ -65,6 +65,8 @@ def test_links_and_pictures_are_there():
 
 def test_every_page_is_linked_from_the_front():
     linked = {link.partition("#")[0] for link in read_links("README.md")}
+    results = {link.partition("#")[0] for link in read_links("docs/results/README.md")}
+    linked |= {f"docs/results/{link}" for link in results}
     assert set(PAGES) - {"README.md"} <= linked
     assert len((ROOT / "README.md").read_text().splitlines()) <= 170
 
@@ -72,7 +74,7 @@ def test_every_page_is_linked_from_the_front():
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_a_page_names_are_there(page):
     spans = re.findall(r"`([^`\n]+)`", (ROOT / page).read_text())
-    folders = "big_align|benchmarks|colabs|configs|docs|launch|tests"
+    folders = "big_align|benchmarks|colabs|configs|docs|experiments|launch|tests"
     for span in spans:
         if re.fullmatch(rf"({folders})/[\w/.]+\.\w+", span):
             assert (ROOT / span).exists(), f"{page}: {span}"
@@ -146,7 +148,7 @@ def check_run(path: pathlib.Path, arguments: list[str]) -> None:
 def check_program(words: list[str]) -> None:
     """Parses the command line of a program of the checkout; there must be one."""
     for word in words:
-        if re.match(r"(launch|tests|benchmarks)/", word):
+        if re.match(r"(launch|tests|benchmarks|experiments)/", word):
             assert (ROOT / word).exists(), f"there is no {word}"
     if words[0] != "python":
         return
@@ -163,7 +165,7 @@ def check_program(words: list[str]) -> None:
         options, rest = parsed.value.args
         if rest and not getattr(options, "runner", None):
             load_config(options.config, *rest)
-    elif words[1].startswith("benchmarks/"):
+    elif words[1].startswith(("benchmarks/", "experiments/")):
         sys.argv = words[1:]
         with pytest.raises((Parsed, ModuleNotFoundError)) as parsed:
             runpy.run_path(str(ROOT / words[1]), run_name="__main__")
@@ -215,7 +217,7 @@ class Scratch:
     def __init__(self, folder: pathlib.Path, variables: dict[str, str]):
         self.folder = folder
         self.variables = variables
-        for name in ("main.py", "big_align", "benchmarks", "configs", "launch", "tests"):
+        for name in ("main.py", "big_align", "configs", "launch", "tests"):
             (folder / name).symlink_to(ROOT / name)
         (folder / "data").mkdir()
 

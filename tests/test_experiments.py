@@ -1,142 +1,168 @@
-"""What experiments in benchmarks/ stand on: trials, intervals, drawn pairs, planted noise."""
+"""What experiments stand on: rows, trials, intervals, drawn pairs, planted noise."""
 
 import fnmatch
 import json
-import multiprocessing
-import os
 import pathlib
-import time
+import re
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
-from benchmarks import (
-    align_towers,
-    cluster_cosines,
-    cluster_settings,
-    curves,
-    described_classes,
-    found_tags,
-    labels,
-    layers,
-    noise,
-    noise_text_tower,
-    tag_texts,
-    temperatures,
-    trials,
-    unseen_classes,
-)
 from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.tar_source import TarSource
 from big_align.runs import check
+from experiments import (
+    align,
+    class_splits,
+    idea,
+    layers,
+    mlcd,
+    noise,
+    run,
+    tables,
+    training,
+    trials,
+    unicl,
+)
+from experiments.experiment import Experiment, Row, Table
+from experiments.table import EXPERIMENTS
+from experiments.training import Shared, Training
 from tests.data.samples import encode_image, make_pixels, write_tar
-from tests.manual import ROOT
 
 
-def square(number, log):
-    with open(log, "a") as file:
-        file.write(f"{number} {len(os.sched_getaffinity(0))}\n")
-    return {"square": float(number**2)}
+def list_rows(name):
+    """Yields the rows of an experiment that are trained."""
+    for each in EXPERIMENTS[name].tables.values():
+        for title, row in each.rows.items():
+            for part in row.trained:
+                yield title, part
 
 
-@pytest.mark.slow
-def test_a_trial_runs_once_on_a_core_of_its_own(tmp_path, capsys):
-    log = tmp_path / "log.txt"
-    some = [trials.Trial(f"n{n}", {"number": n, "log": str(log)}) for n in (3, 4, 3)]
-    assert trials.run_trials(some, square, tmp_path) == {"n3": {"square": 9}, "n4": {"square": 16}}
-    more = [*some, trials.Trial("n5", {"number": 5, "log": str(log)})]
-    assert trials.run_trials(more, square, tmp_path)["n5"] == {"square": 25}
-    assert sorted(log.read_text().splitlines()) == ["3 1", "4 1", "5 1"]
-    tuning = {"a": {rate: more[at] for rate, at in ((0.1, 0), (0.2, 1))}, "b": {0.1: more[3]}}
-    assert trials.choose_best(tuning, ["square"], square, tmp_path) == {"a": 0.2, "b": 0.1}
-    assert "edge" not in capsys.readouterr().out  # of one or two settings, all are
-    tuning = {"c": {0.3: more[0], 0.1: more[1], 0.2: more[3]}, "d": tuning["a"] | {0.3: more[0]}}
-    assert trials.choose_best(tuning, ["square"], square, tmp_path) == {"c": 0.2, "d": 0.2}
-    assert "edge" not in capsys.readouterr().out
-    tuning = {"e": {0.2: more[0], 0.1: more[1], 0.3: more[3]}}
-    assert trials.choose_best(tuning, ["square"], square, tmp_path) == {"e": 0.3}
-    assert "e: the best is at the edge of what was tried, 0.3" in capsys.readouterr().out
+def configure(name, row, split, rate=1e-3, output="folder"):
+    """Returns the config of a training."""
+    return training.configure(EXPERIMENTS[name], Training(row, split, rate, 0, output))
 
 
-def fail_at(number, log):
-    if number == 3:
-        raise ValueError("diverged")
-    return square(number, log)
+SMALL = Experiment(
+    "question",
+    "paper",
+    "page",
+    {
+        "table": Table(
+            {
+                "a": Row("a"),
+                "b": Row("b"),
+                "b again": Row("b_probe", tuned_as=Row("b")),
+                "both": Row("both", joined={"A": Row("a"), "B": Row("b")}),
+            },
+            baselines=("b",),
+        )
+    },
+    {"X": "x"},
+    seeds=2,
+    rates=(0.1, 0.2, 0.4),
+    join=lambda runs: {"x": runs["A"]["x"] + runs["B"]["x"]},
+)
+BEST = {"a": 0.2, "b": 0.4}
 
 
-@pytest.mark.slow
-def test_a_trial_that_fails_costs_no_other(tmp_path, capsys):
-    log = tmp_path / "log.txt"
-    some = [trials.Trial(f"n{n}", {"number": n, "log": str(log)}) for n in (3, 4, 5, 6)]
-    with pytest.raises(ValueError, match="diverged"):
-        trials.run_trials(some, fail_at, tmp_path)
-    assert trials.read_trials(tmp_path / trials.FILE).keys() == {"n4", "n5", "n6"}
-    assert "n3 failed: diverged" in capsys.readouterr().out
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    """Runs an experiment whose trials are counted; returns them, and what is printed."""
+    monkeypatch.setitem(EXPERIMENTS, "small", SMALL)
+    trained = []
+
+    def run_trials(todo, call, output):
+        trained.extend(trial.name for trial in todo)
+        for trial in todo:
+            _, given = trial.arguments
+            x = 0.01 * given.seed + (0.3 if given.row.key == "a" else 0.1)
+            if given.split == "dev":
+                x = 1 - abs(given.rate - BEST[given.row.key])
+            line = json.dumps({"name": trial.name, "seconds": 7, "numbers": {"x": x}})
+            with (output / trials.FILE).open("a") as file:
+                file.write(line + "\n")
+        return trials.read_records(output / trials.FILE)
+
+    monkeypatch.setattr(trials, "run_trials", run_trials)
+
+    def call(*arguments):
+        given = ["run.py", "small", f"--output={tmp_path}", *arguments]
+        monkeypatch.setattr("sys.argv", given)
+        trained.clear()
+        run.main()
+        return list(trained)
+
+    return call
 
 
-def test_an_interval_takes_two_seeds(tmp_path, capsys):
+def test_rows_are_tuned_then_measured_and_found_again(small, capsys):
+    assert small("--plan") == [] and "12 trainings" in capsys.readouterr().out
+    tuning = [f"{row}-dev-{rate}-100" for row in "ab" for rate in SMALL.rates]
+    test = [f"{row}-test-{rate}-{n}" for row, rate in BEST.items() for n in (0, 1)]
+    test += [f"b_probe-test-0.4-{n}" for n in (0, 1)]  # its rate is that of b
+    assert sorted(small()) == sorted(tuning + test)
+    printed = capsys.readouterr().out
+    assert printed.count("6 trainings") == 2
+    lines = printed.splitlines()
+    assert "| | X | learning rates |" in lines and "b: the best is at the edge" in printed
+    assert "| a | 30.5 ± 6.4 | 0.2 |" in lines and "| b | 10.5 ± 6.4 | 0.4 |" in lines
+    assert "| both | 41.0 ± 12.7 | 0.2, 0.4 |" in lines
+    at = lines.index("table, difference from b, paired by seed")
+    assert lines[at + 4 : at + 7] == [
+        "| a | 20.0 ± 0.0 |",
+        "| b again | 0.0 ± 0.0 |",
+        "| both | 30.5 ± 6.4 |",
+    ]
+    assert small() == [] and small("--plan") == []
+    assert "nothing is left" in capsys.readouterr().out
+    assert small("--rows", "a", "--seeds=3") == ["a-test-0.2-2"]
+    assert len(small("--steps=4")) == 12  # apart from the whole trainings
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["small", "--seeds=1"], "1 is not 2 or more"),
+        (["small", "--rows", "c"], "--rows: there is no 'c', but 'a', 'b'"),
+        (["small", "--plot=x.png"], "small has no picture"),
+        ([], "--list prints all"),
+    ],
+)
+def test_a_wrong_command_is_told(arguments, told, monkeypatch, capsys):
+    monkeypatch.setitem(EXPERIMENTS, "small", SMALL)
+    monkeypatch.setattr("sys.argv", ["run.py", *arguments])
     with pytest.raises(SystemExit):
-        trials.make_parser("").parse_args([f"--output={tmp_path}", "--seeds=1"])
-    assert "--seeds: 1 is not 2 or more" in capsys.readouterr().err
-
-
-def wait_long(number, folder):
-    (pathlib.Path(folder) / f"{os.getpid()}.pid").write_text("")
-    time.sleep(120)
-    return {"number": float(number)}
-
-
-def run_long(folder):
-    some = [trials.Trial(f"n{n}", {"number": n, "folder": str(folder)}) for n in range(2)]
-    trials.run_trials(some, wait_long, folder)
-
-
-def is_running(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@pytest.mark.slow
-def test_trials_end_with_the_process_that_was_killed(tmp_path):
-    parent = multiprocessing.get_context("spawn").Process(target=run_long, args=(tmp_path,))
-    parent.start()
-    until = time.monotonic() + 60
-    while not (started := list(tmp_path.glob("*.pid"))):
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    parent.kill()
-    parent.join()
-    while any(is_running(path.stem) for path in started):
-        assert time.monotonic() < until
-        time.sleep(0.1)
+        run.parse_arguments()
+    assert told in capsys.readouterr().err
 
 
 def test_the_interval_is_students():
-    mean, half = trials.measure_interval([1.0, 2.0, 3.0])
+    mean, half = tables.measure_interval([1.0, 2.0, 3.0])
     assert mean == 2 and half == pytest.approx(4.303 / 3**0.5, abs=1e-3)
-    assert trials.format_interval([0.5, 0.5]) == "50.0 ± 0.0"
+    assert tables.format_cell([{"x": 0.5}, {"x": 0.5}], "x") == "50.0 ± 0.0"
+    assert tables.format_cell([{"x": 0.5}, {"x": 0.5}], "y") == ""
 
 
-def test_differences_are_paired_by_seed_and_tables_have_notes(capsys):
-    rows = {"a": [{"x": 0.3, "y": 1.0}, {"x": 0.5, "y": 1.0}], "b": [{"x": 0.1}, {"x": 0.3}]}
-    rates = {"rate": {"a": 0.5, "b": 0.7}}
-    trials.print_comparison({"X": "x"}, rows, ["c", "b"], rates, "table")
-    wanted = ["", "table, 2 seeds", "", "| | X | rate |", "|---|---|---|"]
-    wanted += ["| a | 40.0 ± 127.1 | 0.5 |", "| b | 20.0 ± 127.1 | 0.7 |"]
-    wanted += [
-        "",
-        "table, difference from b, paired by seed",
-        "",
-        "| | X |",
-        "|---|---|",
-        "| a | 20.0 ± 0.0 |",
-    ]
-    assert capsys.readouterr().out.splitlines() == wanted
-    trials.print_comparison({"X": "x"}, {"b": rows["b"]}, ["b"])
-    assert "less" not in capsys.readouterr().out
+def test_changes_reach_every_child_and_texts_have_what_names_stand_for():
+    config = ConfigDict({"a": {"x": {"path": "", "n": 1}, "y": {"path": ""}}, "b": 0})
+    source = {"path": "{data}/{train,dev}-*.tar", "names": ["{data}"]}
+    changes = {"a.*.path": "{output}/{split}", "a.x.source": source, "b": 2}
+    with config.unlocked():
+        training.change(config, changes, dict(data="D", output="O", split="dev"))
+    assert config.to_dict() == {
+        "a": {
+            "x": {
+                "path": "O/dev",
+                "n": 1,
+                "source": {"path": "D/{train,dev}-*.tar", "names": ["{data}"]},
+            },
+            "y": {"path": "O/dev"},
+        },
+        "b": 2,
+    }
 
 
 def test_an_epoch_draws_every_photograph_once_with_one_of_its_own_texts():
@@ -207,22 +233,22 @@ def test_a_text_tower_learns_the_texts_of_its_row_and_shares_the_photographs(tmp
     monkeypatch.setattr(noise, "read_pairs", lambda: (images, captions))
     kept = np.arange(40).reshape(8, 5) % 3 > 0
     monkeypatch.setattr(noise, "mark_kept", lambda output: np.save(output / "kept.npy", kept))
-    noise_text_tower.write_pairs(tmp_path)
+    noise.write_pairs(tmp_path)
     texts, kinds = noise.plant(captions)
     stays = {"raw": kinds >= 0, "clean": kinds >= 0, "cleaned": kept}
     stays |= {"no boilerplate": kinds < 2, "no wrong captions": kinds != 1}
-    for row in noise_text_tower.ROWS:
-        config = noise_text_tower.configure(row, "test", 1e-3, 0, str(tmp_path))
-        source = ParquetSource(config.data.source.path, caption=row)
+    for title, row in list_rows("noise_text_tower"):
+        config = configure("noise_text_tower", row, "test", output=str(tmp_path))
+        source = ParquetSource(config.data.source.path, caption=title)
         assert source.shard_sizes.tolist() == [6, 2]
-        own = captions if row == "clean" else texts
+        own = captions if title == "clean" else texts
         for number in range(8):
             shard, index = (0, number) if number < 6 else (1, number - 6)
             example = source.read(shard, index)
             assert example.image == images[number]
-            expected = np.array(own[number])[stays[row][number]]
+            expected = np.array(own[number])[stays[title][number]]
             assert list(example.captions) == expected.tolist()
-        dev = noise_text_tower.configure(row, "dev", 1e-3, 0, str(tmp_path))
+        dev = configure("noise_text_tower", row, "dev", output=str(tmp_path))
         assert dev.data.source.path == str(tmp_path / "pairs-train.parquet")
         for split, each in (("dev", dev), ("test", config)):
             assert f"flickr8k/{split}-" in each.evaluators.retrieval.source.path
@@ -235,7 +261,7 @@ def text_of_another(text, row):
 
 def test_classes_without_labels_in_training_are_in_no_other_part(tmp_path, monkeypatch):
     monkeypatch.setenv("BIG_ALIGN_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(unseen_classes, "CLASSES", {"seen": 5, "dev": 2, "test": 3})
+    monkeypatch.setattr(class_splits, "CLASSES", {"seen": 5, "dev": 2, "test": 3})
     names = [f"class {label}" for label in range(10)]
     listed = [{"label": label, "names": name} for label, name in enumerate(names)]
     folder = tmp_path / "data/tiny_imagenet"
@@ -250,14 +276,14 @@ def test_classes_without_labels_in_training_are_in_no_other_part(tmp_path, monke
         ]
         write_tar(folder / f"{split}-00000.tar", members)
     output = tmp_path / "classes"
-    unseen_classes.write_classes(output)
+    class_splits.write_classes(Shared(None, (), tmp_path, 5))
     files = {path.name for path in output.glob("*.tar")}
     assert files == {
         *("seen-train.tar", "seen_dev-val.tar", "seen_test-val.tar"),
         *(f"{part}-{split}.tar" for part in ("dev", "test") for split in ("train", "val")),
     }
     found = []
-    for part, count in unseen_classes.CLASSES.items():
+    for part, count in class_splits.CLASSES.items():
         classes = json.loads((output / f"{part}.json").read_text())
         assert [each["label"] for each in classes] == list(range(count))
         found += [each["names"] for each in classes]
@@ -272,92 +298,96 @@ def test_classes_without_labels_in_training_are_in_no_other_part(tmp_path, monke
     assert sorted(found) == names
 
 
-def test_labels_are_tuned_on_photographs_that_no_stage_trains_on():
-    for method in ("unicl", "cross_entropy", "supcon", "supcon_classifier"):
-        for split, shards in (("dev", "val-"), ("test", "test-")):
-            config = labels.configure("unicl_grocery", method, split, 3)
-            assert config.data.hold_out == 0 and "/train-" in config.data.source.path
-            for evaluator in config.evaluators.values():
-                assert f"grocery/{shards}" in evaluator.source.path
-        dev, test = (
-            labels.configure("unicl_cifar10", method, split, 3) for split in ("dev", "test")
-        )
-        assert (dev.data.hold_out, test.data.hold_out) == (labels.HELD_OUT, 0)
-        for evaluator in dev.evaluators.values():
-            assert evaluator.source.to_dict() == {"name": "held_out"}
-        for evaluator in test.evaluators.values():
-            assert evaluator.source.split == "test" and test.data.source.split == "train"
+JUDGED = {name: each for name, each in EXPERIMENTS.items() if each.rates and name != "noise"}
 
 
-@pytest.mark.parametrize("probed, row", labels.PROBED.items())
-def test_a_probe_has_the_rate_that_the_row_of_its_towers_chose(probed, row, tmp_path, monkeypatch):
-    """Tuning trials of both rows are the same; only their tests differ."""
-    makers = []
-    monkeypatch.setattr(labels.trials, "tune_and_measure", lambda *given: makers.append(given[2]))
-    with pytest.raises(TypeError):  # there are no numbers to print
-        labels.print_tables("cifar10", [row, probed], 5, tmp_path)
-    (make,) = makers
-    of_both = [
-        [make(each, split, 0.004, 100) for each in (row, probed)] for split in ("dev", "test")
-    ]
-    assert of_both[0][0] == of_both[0][1] and of_both[1][0].name != of_both[1][1].name
-    assert [trial.settings["stages"] for trial in of_both[1]] == [
-        labels.ROWS[row],
-        labels.ROWS[row][:1],
-    ]
-    assert [trial.settings["probed"] for trial in of_both[1]] == [False, True]
-    (method,) = labels.ROWS[probed]
-    config = labels.configure("unicl_cifar10", method, "test", 0, probed=True)
-    assert list(config.evaluators) == ["linear_probe"]
-    probe = config.evaluators.linear_probe
-    assert (probe.train_source.split, probe.source.split) == ("train", "test")
-    check.check_config(config)
-    probe = labels.configure("unicl_grocery", "supcon", "test", 0).evaluators.linear_probe
-    names = [pathlib.Path(probe[name].path).name for name in ("train_source", "source")]
-    assert names == ["train-*.tar", "test-*.tar"]
-    assert "validation_source" not in probe  # it would be fitted on as well, and by no other row
-
-
-def test_nothing_that_chooses_a_setting_is_looked_at_in_the_end():
-    for method, batch in unseen_classes.ROWS.values():
+@pytest.mark.parametrize("name", [name for name in JUDGED if name != "align"])
+def test_nothing_that_chooses_a_setting_is_trained_on_or_looked_at_in_the_end(name):
+    for _, row in list_rows(name):
         looked = {}
         for split in ("dev", "test"):
-            config = unseen_classes.configure(method, batch, split, 1e-3, 0, "folder")
-            sources = [evaluator.source for evaluator in config.evaluators.values()]
-            looked[split] = {source.path for source in sources}
-            trained = {part.source.path for part in config.data.mixture.values()}
-            assert not looked[split] & trained
-            assert all("tiny_imagenet" not in path for path in looked[split] | trained)
-        assert not looked["dev"] & looked["test"]
-        assert looked["dev"] >= {"folder/dev-*.tar"} and looked["test"] >= {"folder/test-*.tar"}
-        own = "classification" if method == "multitask" else "zero_shot"
+            if split == "dev" and row.tuned_as:
+                continue
+            config = configure(name, row, split)
+            data = config.data
+            parts = data.mixture.values() if data.get("mixture") else [data]
+            trained = {path for part in parts for path in read_files(part.source)}
+            evaluators = config.evaluators.values()
+            looked[split] = {x for each in evaluators for x in read_files(each.source)}
+            for each in evaluators:  # probes are fitted on labels of the others
+                assert not looked[split] & read_files(each.get("train_source") or {})
+            if "held_out" not in looked[split]:
+                assert name == "cluster_settings" or not looked[split] & trained
+            else:
+                assert data.hold_out > 0
+        assert not looked["test"] & looked.get("dev", set())
+
+
+def read_files(source):
+    """The shards that a source names, of CIFAR-10's train shards each by itself."""
+    if source.get("name") in ("benchmark", "held_out"):
+        return {
+            f"{source.get('benchmark', '')} {source.split}" if "split" in source else "held_out"
+        }
+    path = source.get("path", "")
+    shards = [f"train-0000{number}.tar" for number in range(5)]
+    if "cifar10/train" in path:
+        return {x for x in shards if fnmatch.fnmatch(x, pathlib.Path(path).name)}
+    match = re.search(r"(.*)\{(.*)\}(.*)", path)
+    return {match[1] + x + match[3] for x in match[2].split(",")} if match else {path} - {""}
+
+
+def test_stages_of_labels_hold_out_the_same_and_probes_are_fitted_on_training_images():
+    rows = dict(list_rows("labels"))
+    supcon = rows["SupCon, then a linear classifier"]
+    assert supcon.before.dev == supcon.dev and supcon.rate is None
+    for data, table_ in EXPERIMENTS["labels"].tables.items():
+        for title, row in table_.rows.items():
+            if "probe" not in title:
+                continue
+            config = configure("labels", row, "test")
+            assert list(config.evaluators) == ["linear_probe"] and row.tuned_as in (
+                table_.rows.values()
+            )
+            probe = config.evaluators.linear_probe
+            assert "validation_source" not in probe  # it would be fitted on, and by no other row
+            if data == "cifar10":
+                assert (probe.train_source.split, probe.source.split) == ("train", "test")
+                check.check_config(config)
+            else:
+                names = [pathlib.Path(probe[x].path).name for x in ("train_source", "source")]
+                assert names == ["train-*.tar", "test-*.tar"]
+
+
+def test_classes_are_judged_without_the_photographs_of_others():
+    for title, row in list_rows("unseen_classes"):
+        config = configure("unseen_classes", row, "test")
+        paths = [each.source.path for each in config.evaluators.values()]
+        paths += [part.source.path for part in config.data.mixture.values()]
+        assert "folder/classes/test-*.tar" in paths
+        assert not any("tiny_imagenet" in path for path in paths)
+        own = "classification" if title == "both, multi-task" else "zero_shot"
         assert config.evaluators.seen.name == own and config.evaluators.cifar10.name == "zero_shot"
 
 
-def test_the_probe_is_tuned_by_a_classifier_that_has_not_learned_what_it_is_measured_on(
-    monkeypatch,
-):
-    numbers = {metric: 0.5 for metric in unseen_classes.COLUMNS.values()}
+def test_the_probe_is_tuned_by_a_classifier_that_has_not_learned_what_it_is_measured_on():
+    numbers = {metric: 0.5 for metric in unicl.UNSEEN.values()}
     probe = {"linear_probe/accuracy": 0.9, "linear_probe/validation_accuracy": 0.7}
-    monkeypatch.setattr("big_align.runs.train.run", lambda config, workdir: numbers | probe)
     for split, accuracy in (("dev", 0.7), ("test", 0.9)):
-        settings = dict(method="both", batch=128, split=split, rate=1e-3, seed=0, folder="folder")
-        assert unseen_classes.train(**settings) == numbers | {"linear_probe/accuracy": accuracy}
+        found = unicl.measure_unseen(numbers | probe, "", split)
+        assert found == numbers | {"linear_probe/accuracy": accuracy}
 
 
 def test_described_classes_are_judged_by_the_texts_that_they_are_trained_with():
-    for loss, texts in described_classes.ROWS.values():
+    for title, row in list_rows("described_classes"):
+        described = "descriptions" in title
         for split in ("dev", "test"):
-            config = described_classes.configure(loss, texts, split, 1e-3, 0, "folder")
+            config = configure("described_classes", row, split)
             labels = config.data.mixture.labels
-            described = texts == "descriptions"
-            assert labels.templates == (described_classes.TEXTS[texts],)
             assert config.objective.get("template", *labels.templates) == labels.templates[0]
             assert ("{description}" in labels.templates[0]) == described
             assert labels.classes.endswith("seen_described.json") == described
-            trained = {"folder/seen-train.tar", config.data.mixture.captions.source.path}
             for name, evaluator in config.evaluators.items():
-                assert evaluator.source.path not in trained and split in evaluator.source.path
                 if name != "retrieval":
                     assert evaluator.templates == labels.templates
                     assert evaluator.names.endswith("_described.json") == described
@@ -365,128 +395,81 @@ def test_described_classes_are_judged_by_the_texts_that_they_are_trained_with():
 
 @pytest.mark.parametrize("split", ["dev", "test"])
 def test_described_classes_are_trained_and_judged_by_what_there_is(split, tmp_path):
-    for part in described_classes.CLASSES:
+    (tmp_path / "classes").mkdir()
+    for part in class_splits.CLASSES:
         classes = [{"names": name, "description": f"a {name}"} for name in ("dog", "cat")]
-        (tmp_path / f"{part}_described.json").write_text(json.dumps(classes))
-    given = "iCLIP", "descriptions", split, 1e-3, 0, str(tmp_path)
-    check.check_config(described_classes.configure(*given))
+        (tmp_path / f"classes/{part}_described.json").write_text(json.dumps(classes))
+    row = dict(list_rows("described_classes"))["iCLIP, descriptions"]
+    check.check_config(configure("described_classes", row, split, output=str(tmp_path)))
 
 
-def test_towers_of_a_table_differ_in_what_it_names_and_are_tuned_on_other_photographs():
-    rows = {name: row for table in align_towers.TABLES.values() for name, row in table.items()}
-    for name, row in rows.items():
-        for split, trained in (("dev", "train-*"), ("test", "{train,dev}-*")):
-            config = align_towers.configure(row, split, 2.0, 0, "folder")
-            assert config.data.source.path.endswith(f"/flickr8k/{trained}.tar")
-            assert config.evaluators.retrieval.source.path.endswith(f"/flickr8k/{split}-*.tar")
-        assert config.model.image.variant == f"lite{row.lite}"
-        assert f"efficientnet-lite{row.lite}-" in config.init.image
-        assert (config.optimizer.name == "lamb") == ("LAMB" in name) == row.paper
-        if name in align_towers.TABLES["recipe"]:
-            optimizer, temperature, decay = name.lower().split(", ")
-            assert config.optimizer.name == optimizer and config.schedule.decay == decay
-            assert config.objective.temperature == float(temperature)
-            assert config.schedule.learning_rate == (0.02 if row.paper else 0.002)
-
-
-def test_towers_of_clusters_are_judged_by_labels_that_no_probe_is_fitted_to():
-    for rows in cluster_settings.TABLES.values():
-        for row in rows.values():
-            looked = {}
-            for split in ("dev", "test"):
-                config = cluster_settings.configure(row, split, 1e-3, 0, "folder")
-                assert config.data.source.label == "" and not config.model.text
-                for evaluator in config.evaluators.values():
-                    fitted, looked[split] = (
-                        set(glob(source.path))
-                        for source in (evaluator.train_source, evaluator.source)
-                    )
-                    assert not fitted & looked[split]
-            assert not looked["dev"] & looked["test"]
+def test_towers_of_a_table_differ_in_what_it_names():
+    for title, row in align.TOWERS["sizes"].rows.items():
+        config = configure("align_towers", row, "test")
+        lite, depth, _, _, width = title.replace(",", "").lower().split()
+        assert config.model.image.variant == lite and f"efficientnet-{lite}-" in config.init.image
+        assert (config.model.text.depth, config.model.text.width) == (int(depth[0]), int(width))
+    for title, row in align.TOWERS["recipe"].rows.items():
+        config = configure("align_towers", row, "test", rate=2.0)
+        optimizer, temperature, decay = title.lower().split(", ")
+        assert config.optimizer.name == optimizer and config.schedule.decay == decay
+        assert config.objective.temperature == float(temperature)
+        assert config.schedule.learning_rate == (0.02 if optimizer == "lamb" else 0.002)
 
 
 def test_numbers_during_training_are_means_over_windows(tmp_path):
     lines = [{"step": 10, "loss": 1.0}]
     lines += [{"step": n, "a": n / 1000, "b": -float(n == 110)} for n in range(10, 1201, 10)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    found = curves.read_windows(tmp_path, ("a", "b"), 1200, 100)
-    assert len(found) == 24
+    found = training.read_windows(tmp_path, ("a", "b"), range(100, 1301, 100), 100)
+    assert len(found) == 24  # nothing was logged in the last
     assert found["a/100"] == pytest.approx(0.055)
     assert found["a/1200"] == pytest.approx(1.155)
     assert found["b/100"] == 0 and found["b/200"] == -0.1
 
 
-@pytest.mark.parametrize("script", [cluster_cosines, temperatures])
-def test_columns_are_windows_that_are_measured(script):
-    windows = {str(last) for last in curves.list_windows(script.STEPS, script.WINDOW)}
-    assert {name.split("/")[1] for name in script.COLUMNS.values()} <= windows
+@pytest.mark.parametrize("name, steps", [("cluster_cosines", mlcd), ("temperatures", align)])
+def test_columns_are_windows_that_are_measured(name, steps):
+    last = {int(measure.split("/")[1]) for measure in EXPERIMENTS[name].columns.values()}
+    assert last <= set(steps.STEPS)
 
 
-def test_temperatures_are_those_of_recipes_at_the_rate_that_was_best():
-    found = trials.read_trials(ROOT / "docs/trials/align_towers.jsonl")
-    for title, factor, _ in temperatures.ROWS.values():
-        row = align_towers.TABLES["recipe"][title]
-        told = ("-paper" if row.paper else "") + (
-            f"-t{row.temperature:g}" if row.temperature else ""
-        )
-        scores = {
-            each: sum(found[f"lite2-1x256{told}-dev-x{each:g}-{trials.TUNING_SEED}"].values())
-            for each in align_towers.FACTORS
-        }
-        assert factor == max(scores, key=scores.get)
-    recipes = {row.recipe for row in temperatures.ROWS.values()}
-    assert recipes == align_towers.TABLES["recipe"].keys()
+@pytest.mark.parametrize(
+    "name, tuned", [("temperatures", "align_towers"), ("cluster_cosines", "cluster_settings")]
+)
+def test_numbers_during_training_are_of_the_rate_that_was_best(name, tuned):
+    found = trials.read_records(run.find_recorded(tuned))
+    others = [(row, configure(tuned, row, "test", rate=1.0)) for _, row in list_rows(tuned)]
+    for _, row in list_rows(name):
+        own = configure(name, row, "test", rate=1.0)
+        same = [
+            other.key
+            for other, config in others
+            if all(config[x] == own[x] for x in ("objective", "model", "data", "schedule"))
+            and config.optimizer.name == own.optimizer.name
+        ]
+        form = EXPERIMENTS[tuned].name
+
+        def score(rate, key=same[0], form=form):
+            name = form.format(key=key, split="dev", rate=rate, seed=training.TUNING_SEED)
+            return sum(found[name].numbers.values())
+
+        assert row.rate == max(EXPERIMENTS[tuned].rates, key=score)
 
 
-def test_cosines_are_those_of_losses_at_the_rate_that_was_best():
-    found = trials.read_trials(ROOT / "docs/trials/cluster_settings.jsonl")
-    settings = cluster_settings.TABLES["losses"], cluster_settings.TABLES["scale"]
-    for rows, tuned in zip(cluster_cosines.ROWS.values(), settings, strict=True):
-        for row in rows.values():
-            assert row in tuned.values()
-            name = f"{row.loss}-k1000-l8-r0.1-s{row.scale:g}-dev"
-            assert cluster_cosines.RATE == max(
-                cluster_settings.RATES,
-                key=lambda rate: sum(found[f"{name}-{rate:g}-{trials.TUNING_SEED}"].values()),
-            )
-
-
-def glob(path):
-    """The shards of CIFAR-10 that a path means."""
-    names = [*(f"train-0000{number}.tar" for number in range(5)), "test-00000.tar"]
-    return [name for name in names if fnmatch.fnmatch(name, pathlib.Path(path).name)]
-
-
-def test_tags_are_tuned_and_measured_on_photographs_that_are_not_trained_on():
-    for method in found_tags.ROWS.values():
-        for split in ("dev", "test"):
-            config = found_tags.configure(method, split, 1e-3, 0, "folder")
-            assert config.evaluators and "train-" in config.data.source.path
-            assert (config.objective.threshold, config.objective.head) == (0.6, "cls")
-            for evaluator in config.evaluators.values():
-                assert f"flickr8k/{split}-" in evaluator.source.path
-                assert evaluator.transform == config.data.transform
-                assert evaluator.get("tags", config.data.tags.path) == config.data.tags.path
-
-
-def test_texts_of_tags_are_tuned_and_measured_on_photographs_that_are_not_trained_on():
-    looked = {}
-    for title, row in tag_texts.ROWS.items():
-        for split in ("dev", "test"):
-            config = tag_texts.configure(tuple(row), split, 1e-3, 0, "folder")
-            assert "flickr8k/train-" in config.data.source.path
-            assert (config.objective.threshold == 0.3) == ("0.3" in title)
+def test_tags_are_found_at_the_threshold_of_the_paper_and_seen_as_in_training():
+    for name in ("found_tags", "tag_texts"):
+        for title, row in list_rows(name):
+            config = configure(name, row, "test")
+            assert config.objective.threshold == (0.3 if "0.3" in title else 0.6)
+            assert config.objective.head == "cls" and "flickr8k/train-" in config.data.source.path
             assert ("ToldIdea" in config.objective.name) == ("told" in title)
             assert ("RepeatingIdea" in config.objective.name) == ("nothing new" in title)
-            assert config.data.tags.path == f"folder/{'rare' if row[0][0] == 'r' else 'tags'}.json"
-            looked.setdefault(split, set()).update(
-                evaluator.source.path for evaluator in config.evaluators.values()
-            )
+            rare = name == "tag_texts" and ("Retain" in title or "Top" in title)
+            assert config.data.tags.path == f"folder/{'rare' if rare else 'tags'}.json"
             for evaluator in config.evaluators.values():
                 assert evaluator.transform == config.data.transform
                 assert evaluator.get("tags", "folder/tags.json") == "folder/tags.json"
-    assert not looked["dev"] & looked["test"]
-    assert all(any(f"{split}.tar" in path for path in looked[split]) for split in looked)
 
 
 def test_a_told_recognizer_finds_what_the_caption_misses_and_nothing_else():
@@ -497,8 +480,8 @@ def test_a_told_recognizer_finds_what_the_caption_misses_and_nothing_else():
         "correcting": jnp.array([True, True, True, True]),
     }
     desired = {
-        tag_texts.ToldIdea: [{1, 3}, set(), {0}, set()],
-        tag_texts.RepeatingIdea: [{0}, {2}, {3}, set()],
+        idea.ToldIdea: [{1, 3}, set(), {0}, set()],
+        idea.RepeatingIdea: [{0}, {2}, {3}, set()],
     }
     for objective, missed in desired.items():
         given, found = objective.find(batch, jnp.zeros((4, 4)))
@@ -514,6 +497,6 @@ def test_precision_is_that_of_all_tags_found_and_steps_without_any_do_not_count(
         {"found_precision": 0.0, "tags_found": 0.0, "found_recall": 0.0},
         {"found_precision": 1.0, "tags_found": 1.0, "found_recall": 0.1},
     ]
-    found = tag_texts.describe_found(steps)
+    found = idea.describe_found(steps)
     assert found["found_precision"] == 0.625 and np.isclose(found["found_recall"], 0.1)
-    assert not any(tag_texts.describe_found([{}]).values())  # contrast alone finds none
+    assert not any(idea.describe_found([{}]).values())  # contrast alone finds none

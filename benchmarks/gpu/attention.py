@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.gpu import ways
-from benchmarks.gpu.session import Row, Session, compile_call, measure_turns
+from benchmarks.gpu.calls import compile_call
+from benchmarks.gpu.session import Session, measure_turns
+from benchmarks.gpu.tables import Row
 from big_align.models.parts.attention import attend
 
 HEADS, WIDTH = 12, 64

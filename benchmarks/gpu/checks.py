@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.gpu import ways
-from benchmarks.gpu.session import Row, Session, explain
+from benchmarks.gpu.calls import explain
+from benchmarks.gpu.session import Session
+from benchmarks.gpu.tables import Row
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.cluster_discrimination import mlcd_loss
 from big_align.losses.contrastive import contrastive_loss

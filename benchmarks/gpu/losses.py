@@ -10,8 +10,10 @@ import jax.numpy as jnp
 
 from benchmarks.contrastive_loss import SCALE, plain_loss
 from benchmarks.gpu import theirs, ways
+from benchmarks.gpu.calls import Call, compile_call, extra_bytes
 from benchmarks.gpu.checks import draw_unit
-from benchmarks.gpu.session import Call, Row, Session, compile_call, extra_bytes, measure_turns
+from benchmarks.gpu.session import Session, measure_turns
+from benchmarks.gpu.tables import Row
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 
 WIDTH = 512

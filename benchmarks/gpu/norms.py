@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.gpu import ways
+from benchmarks.gpu.calls import compile_call
 from benchmarks.gpu.checks import Case, check
-from benchmarks.gpu.session import Row, Session, compile_call, measure_turns
+from benchmarks.gpu.session import Session, measure_turns
+from benchmarks.gpu.tables import Row
 from big_align.models.parts import narrow
 
 EPSILON = 1e-5

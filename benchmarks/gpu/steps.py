@@ -22,7 +22,9 @@ if MISSING:  # it is only named in annotations of what follows
     sys.modules[CONFIGS].ConfigDict = type("ConfigDict", (), {})
 
 from benchmarks.gpu import theirs, ways
-from benchmarks.gpu.session import Call, Row, Session, extra_bytes, measure_turns
+from benchmarks.gpu.calls import Call, extra_bytes
+from benchmarks.gpu.session import Session, measure_turns
+from benchmarks.gpu.tables import Row
 from big_align.core.types import Batch, Objective
 from big_align.models.clip_text import ClipText
 from big_align.models.dual_encoder import DualEncoder

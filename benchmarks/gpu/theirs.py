@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from benchmarks.contrastive_loss import SCALE
-from benchmarks.gpu.session import Call
+from benchmarks.gpu.calls import Call
 
 OPEN_CLIP, MEMEFF = "open_clip ClipLoss", "memeff"
 OPEN_CLIP_STEP = "open_clip, compiled"

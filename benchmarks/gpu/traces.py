@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import jax
 
-from benchmarks.gpu.session import Call
+from benchmarks.gpu.calls import Call
 from big_align.planning.hlo import parse_program
 from big_align.planning.kernels.origins import UNKNOWN, Origins
 from big_align.planning.traffic import walk_kernels

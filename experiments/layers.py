@@ -6,10 +6,13 @@ features are computed once and stay in memory, and all steps are one program.
 
 import copy
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.training import Shared, Training
+
+EPOCHS = 30
 BATCH = 512
 """Pairs of a step, unless it is what an experiment varies."""
 RECALLS = {"image to text": "image_to_text_r10", "text to image": "text_to_image_r10"}
@@ -143,6 +146,29 @@ def train_layers(
     state = run(state, draw_pairs(pairs, batch, steps, seed))
     average = state.average[0]
     return jax.device_get(average["model"]), float(1 / objective.scale(average))
+
+
+def prepare(shared: Shared) -> None:
+    """Computes the features of both splits that are not there yet, by all cores."""
+    for split in ("dev", "test"):
+        for seen in (True, False):
+            find_features(split, seen, str(shared.output / "features"))
+
+
+def train(experiment: Any, training: Training) -> dict[str, float]:
+    """Trains the layers of a row, whose changes are arguments of `train_layers`.
+
+    Returns:
+      Recalls by name, and the temperature in the end.
+    """
+    folder, settings = f"{training.output}/features", training.row.changes
+    pairs = read_features(*find_features(training.split, True, folder))
+    judged = read_features(*find_features(training.split, False, folder))
+    steps = training.steps or round(EPOCHS * len(pairs.image) / settings["batch"])
+    trained, last = train_layers(
+        training.split, pairs, steps, training.seed, training.rate, **settings
+    )
+    return measure_layers(judged, trained) | {"temperature": last}
 
 
 def draw_pairs(pairs: Pairs, batch: int, steps: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,58 @@
+"""Pictures of numbers: means over seeds with their intervals, against what was varied."""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from experiments.tables import measure_interval
+
+
+class Line(NamedTuple):
+    """A line of a panel.
+
+    Attributes:
+      numbers: the values of all seeds, by what was varied.
+      settings: of matplotlib, as its color.
+    """
+
+    numbers: Mapping[float, Sequence[float]]
+    settings: Mapping[str, Any] = {}
+
+
+def draw(
+    path: pathlib.Path,
+    panels: Sequence[tuple[Mapping[str, Line], Mapping[str, Any]]],
+    size: tuple[float, float],
+    ticks: bool = False,
+    **settings: Any,
+) -> None:
+    """Draws panels beside each other.
+
+    Args:
+      path: of the picture.
+      panels: lines by their labels, and settings of the axes.
+      size: of the picture in inches.
+      ticks: whether each value that was varied is a tick.
+      **settings: of `pyplot.subplots`.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (axes,) = pyplot.subplots(1, len(panels), figsize=size, squeeze=False, **settings)
+    for axis, (lines, described) in zip(axes, panels, strict=True):
+        for label, line in lines.items():
+            points = [measure_interval(values) for values in line.numbers.values()]
+            means, halves = zip(*points, strict=True)
+            given = dict(marker="o" if ticks else "", capsize=3, label=label) | line.settings
+            axis.errorbar(list(line.numbers), means, halves, **given)
+        axis.set(**described)
+        axis.grid(alpha=0.3)
+        if ticks:
+            values = sorted({value for line in lines.values() for value in line.numbers})
+            axis.set_xticks(values, [f"{value:g}" for value in values])
+            axis.minorticks_off()
+    axes[0].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
