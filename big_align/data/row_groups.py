@@ -93,9 +93,7 @@ class RowGroups:
             self._kept.move_to_end(key)
         if first:
             try:
-                place, names = key
-                with files.files_of(path := self._paths[place.file]).open(path) as file:
-                    table = read_group(open_table(file), place.group, names)
+                table = self._load(*key)
             except BaseException as error:
                 with self._lock:
                     del self._kept[key]
@@ -106,6 +104,11 @@ class RowGroups:
                 future.set_result(table)
                 self._keep(key, table.nbytes)
         return future.result()
+
+    def _load(self, place: Place, names: tuple[str, ...]) -> pa.Table:
+        path = self._paths[place.file]
+        with files.files_of(path).open(path) as file:
+            return read_group(open_table(file), place.group, names)
 
     def _keep(self, key: tuple, size: int) -> None:
         """Drops those not used for longest until the rest is within the budget."""

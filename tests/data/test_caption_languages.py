@@ -23,6 +23,7 @@ from big_align.data.loading.text_samplers import CaptionSampler, LanguageSampler
 from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.tar_source import TarSource
+from big_align.data.text import caption_checks
 from big_align.data.text.caption_checks import count_languages, count_mixed_languages
 from big_align.data.text.temperature import share_by_temperature
 
@@ -204,12 +205,14 @@ def test_a_batch_is_a_function_of_seed_and_step(tmp_path):
     assert drawn == {tuple(row) for row in text.tolist()}
 
 
-def test_languages_are_counted_and_what_cannot_be_drawn_is_named(tmp_path):
+def test_languages_are_counted_and_what_cannot_be_drawn_is_named(tmp_path, monkeypatch):
     path = write_languages(tmp_path, [TEXTS, {"de": ["n 5"]}, {"en": [3.5]}], 4)
     source = TarSource(path, "json.{en,de,fr}")
     assert count_languages(source) == {"en": 8, "de": 12, "fr": 4}
     assert list(count_languages(source)) == ["en", "de", "fr"]
-    assert sum(count_languages(source, most=3).values()) == 6
+    with monkeypatch.context() as patch:
+        patch.setattr(caption_checks, "MANY", 3)
+        assert sum(count_languages(source).values()) == 6
     with pytest.raises(UserError, match="the source gives none: name them in its field `caption`"):
         count_mixed_languages(TarSource(path, "json.de"))
     with pytest.raises(UserError, match=r"has captions in two \(de\): leave it out"):
