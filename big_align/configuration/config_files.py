@@ -6,6 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from big_align import configs
 from big_align.configuration.fields import OWN
 from big_align.configuration.places import GROUPS
 from big_align.data.json_texts import read_json
@@ -13,7 +14,7 @@ from big_align.errors import UserError, put_in_a_line, suggest
 
 CONFIG_JSON = "config.json"
 """The file in a workdir that holds the config of the run."""
-PACKAGED = pathlib.Path(__file__).parent.parent / "configs"
+PACKAGED = pathlib.Path(configs.__path__[0])
 FIELDS = {*(path.partition(".")[0] for path in OWN), *GROUPS} | {
     *("data", "tokenizer", "objective", "evaluators", "init", "first")
 }

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from tqdm import tqdm
 
-from big_align.benchmarks.measuring.pieces import Pieces, fingerprint_images
 from big_align.clusters.kmeans_init import scale_rows
+from big_align.data.derived.source_pieces import Pieces, fingerprint_images
 from big_align.data.examples import Source
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.data.precomputed.shard_files import INDEX

@@ -14,10 +14,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
-from big_align import sharding
 from big_align.devices import traced
 from big_align.distributed import agreement
 from big_align.errors import UserError
+from big_align.parallel.batches import place_batch, process_rows
+from big_align.parallel.meshes import replicated
 from big_align.types import Batch, ModelState, Params
 
 REMEDIES = {
@@ -66,7 +67,7 @@ class Embedder:
     def __init__(self, objective: Verbs, mesh: Mesh, batch_size: int):
         self.mesh = mesh
         self.batch_size = batch_size
-        self.rows = sharding.process_rows(mesh, batch_size)
+        self.rows = process_rows(mesh, batch_size)
         self._objective = objective
         self._spans_processes = len({device.process_index for device in mesh.devices.flat}) > 1
         self._compiled: dict[tuple[str, ...], Callable] = {}
@@ -97,7 +98,7 @@ class Embedder:
                     rows = [jnp.float32(apply(params, model_state, batch)) for apply in functions]
                     return *rows, batch["mask"]
 
-            self._compiled[verbs] = jax.jit(run, out_shardings=sharding.replicated(self.mesh))
+            self._compiled[verbs] = jax.jit(run, out_shardings=replicated(self.mesh))
         return self._compiled[verbs]
 
     def _lookup(self, verb: str) -> Callable:
@@ -112,7 +113,7 @@ class Embedder:
     def _apply(self, verbs: tuple[str, ...], batch: dict[str, np.ndarray]) -> list[np.ndarray]:
         if self._variables is None:
             raise RuntimeError("call use(params, model_state) before embedding")
-        placed = sharding.place_batch(batch, self.mesh)
+        placed = place_batch(batch, self.mesh)
         return [np.asarray(x) for x in self._compile(verbs)(*self._variables, placed)]
 
     def _agree(self, topic: str, describe: Callable[[], dict[str, str]]) -> None:

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from big_align import sharding
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.interop.encoders import Encoders
 from big_align.interop.formats.pretrained import Pretrained
+from big_align.parallel.meshes import make_mesh, replicated
 from big_align.types import Batch, ModelState, Params
 
 DEVICE_ROWS = 64  # of a batch, on each device
@@ -70,11 +70,11 @@ class BatchedModel:
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1")
         self._verbs = ModelVerbs(pretrained)
-        self._mesh = sharding.make_mesh(devices=jax.local_devices())
+        self._mesh = make_mesh(devices=jax.local_devices())
         self._most = max(1, (batch_size or DEVICE_ROWS * self._mesh.size) // self._mesh.size)
         variables = dict(pretrained.variables)
         weights = variables.pop("params"), variables
-        self._weights = jax.device_put(weights, sharding.replicated(self._mesh))
+        self._weights = jax.device_put(weights, replicated(self._mesh))
         self._embedders: dict[int, Embedder] = {}
 
     def choose_rows(self, count: int) -> int:

@@ -20,7 +20,7 @@ from big_align.evaluators.retrieval import Retrieval
 from big_align.losses.sigmoid import sigmoid_loss
 from big_align.runs import build, command_line, evaluate, train, workdir
 from tests import labeled_digits
-from tests.pages import ROOT, read_blocks
+from tests.manual import ROOT, read_blocks
 
 PAGE = "docs/use.md"
 STEPS = 12

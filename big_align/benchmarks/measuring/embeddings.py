@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.benchmarks.measuring.pieces import Pieces, fingerprint_images
+from big_align.data.derived.source_pieces import Pieces, fingerprint_images
 from big_align.data.examples import Source
 from big_align.data.images.same_images import HASH_BYTES, SameImages, find_firsts
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
