@@ -103,9 +103,7 @@ def _locate(file: BinaryFile, origin: int, name: str, entry: Any) -> StoredArray
 
 
 def write_safetensors(
-    path: str | os.PathLike,
-    arrays: Mapping[str, np.ndarray | jax.Array | Maker],
-    metadata: Mapping[str, str] | None = None,
+    path: str | os.PathLike, arrays: Mapping[str, np.ndarray | jax.Array | Maker]
 ) -> None:
     """Writes a file, whole or not at all, with one array in memory at a time.
 
@@ -113,7 +111,6 @@ def write_safetensors(
       path: the file; an existing one is replaced.
       arrays: by name, an array or a function that makes it. A function is called twice: for the
         header, which comes first, and for the data.
-      metadata: texts for the header; by default what transformers requires, {"format": "pt"}.
 
     Raises:
       WeightFileError: the folder is missing, or an array has a type that the format lacks.
@@ -124,7 +121,7 @@ def write_safetensors(
     shapes = {name: _shape(path, name, arrays[name]) for name in sorted(arrays)}
     # Wide types first, so that every array begins at a multiple of the size of its elements.
     order = sorted(shapes, key=lambda name: -shapes[name].dtype.itemsize)
-    header = _make_header(path, {name: shapes[name] for name in order}, metadata)
+    header = _make_header(path, {name: shapes[name] for name in order})
     with open_whole(path, sync=True) as file:
         file.write(header)
         for name in order:
@@ -152,11 +149,7 @@ def _shape(
     return jax.ShapeDtypeStruct(made.shape, made.dtype)
 
 
-def _make_header(
-    path: pathlib.Path,
-    shapes: Mapping[str, jax.ShapeDtypeStruct],
-    metadata: Mapping[str, str] | None,
-) -> bytes:
+def _make_header(path: pathlib.Path, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> bytes:
     entries, position = {}, 0
     for name, array in shapes.items():
         end = position + math.prod(array.shape) * array.dtype.itemsize
@@ -166,7 +159,7 @@ def _make_header(
             "data_offsets": [position, end],
         }
         position = end
-    header = {"__metadata__": dict(metadata or {"format": "pt"})}
+    header = {"__metadata__": {"format": "pt"}}  # which transformers requires
     header |= {name: entries[name] for name in sorted(entries)}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # arrays begin at a multiple of 8

@@ -6,8 +6,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from big_align.core.errors import WeightsMismatch
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
 from big_align.weights.arrays.weight_files import WeightFile, open_weights
@@ -193,10 +191,9 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
     architecture_name, arguments = family.write(settings, pretrained.image_size)
 
     weights = architecture.give(pretrained.entries(family.table), pretrained.flat)
-    counters = [name.replace("running_mean", COUNTER) for name in weights if "running_mean" in name]
+    allowed = {name for name in weights if name.endswith(COUNTER)}
+    allowed |= {f"{family.classifier}.weight", f"{family.classifier}.bias"}
     kept = pretrained.kept_for("timm")
-    allowed = {*counters, f"{family.classifier}.weight", f"{family.classifier}.bias"}
-    weights |= {name: np.zeros((), np.int64) for name in counters}
     weights |= {name: array for name, array in kept.items() if name in allowed}
     classifier = weights.get(f"{family.classifier}.weight", ())
     about = {
