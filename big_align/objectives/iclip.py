@@ -24,7 +24,7 @@ from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, describe_dire
 from big_align.objectives.parts.encoders import TwoTowers, real_texts
 from big_align.objectives.parts.temperature import LogScale
 from big_align.parallel.shards import concatenate_rows
-from big_align.types import Batch, Metrics, ModelState, Outputs, Params
+from big_align.types import Batch, Logits, Metrics, ModelState, Outputs, Params
 
 DIRECTIONS = ("both", "image_to_text", "all")
 
@@ -158,9 +158,7 @@ class Iclip(ComposedObjective):
         }
         return {name: concatenate_rows(x, self.mesh) for name, x in texts.items()}
 
-    def classify(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b c"]:
+    def classify(self, params: Params, model_state: ModelState, batch: Batch) -> Logits:
         """Returns the logits of the classes from their texts, in evaluation mode."""
         zimg = self.embed_image(params, model_state, batch)
         ztxt = self._encode_classes(params, None)[: self.class_texts.count]

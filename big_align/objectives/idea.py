@@ -46,7 +46,7 @@ from big_align.objectives.parts.tag_recognizer import (
 )
 from big_align.objectives.parts.tag_texts import TagTexts
 from big_align.objectives.parts.temperature import LogScale
-from big_align.types import Batch, Metrics, ModelState, Outputs, Params
+from big_align.types import Batch, Logits, MeasuredLoss, Metrics, ModelState, Outputs, Params
 
 NO_TEXTS = (
     "config.objective.contrast = False has no text side: leave out evaluators that embed texts "
@@ -125,9 +125,7 @@ class Idea(ComposedObjective):
         correcting = jnp.broadcast_to(step >= self.change_step, batch["mask"].shape)
         return {**batch, "correcting": correcting}
 
-    def loss(
-        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, params: Params, outputs: Outputs, prepared: None, batch: Batch) -> MeasuredLoss:
         """Returns eq. 7, the sum of recognition and contrast, or the one that is trained."""
         finder = self.finder
         if finder is None:
@@ -173,9 +171,7 @@ class Idea(ComposedObjective):
         directions = image_to_text - entropy, text_to_image
         return (directions[0] + directions[1]) / 2, describe_directions(directions, scale)
 
-    def recognize(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b c"]:
+    def recognize(self, params: Params, model_state: ModelState, batch: Batch) -> Logits:
         """Returns the logits of the tags, in evaluation mode.
 
         Raises:

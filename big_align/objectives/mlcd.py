@@ -21,7 +21,7 @@ from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.encoders import ProjectedImageTower
 from big_align.row_tables import Drawn, Table, draw_rows, init_values
-from big_align.types import Batch, Metrics, Outputs, Params
+from big_align.types import Batch, MeasuredLoss, Outputs, Params
 
 TABLE = "centers"
 NO_TEXTS = (
@@ -176,9 +176,7 @@ class Mlcd(ComposedObjective):
         labels = jnp.asarray(batch["clusters"])[:, : self.labels_per_image]
         return jnp.where(batch["mask"][:, None], labels, -1)
 
-    def loss(
-        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, params: Params, outputs: Outputs, prepared: None, batch: Batch) -> MeasuredLoss:
         """Returns the loss over the drawn centers, `params["drawn"]`.
 
         Metrics are the mean cosines of images with their own centers and with their negatives

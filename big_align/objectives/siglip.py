@@ -9,7 +9,7 @@ import math
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from big_align.losses.sigmoid import blockwise_sigmoid_loss
 from big_align.models.dual_encoder import DualEncoder
@@ -17,7 +17,7 @@ from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import distinguish_pairs
 from big_align.objectives.parts.encoders import TwoTowers, real_texts
 from big_align.objectives.parts.temperature import LogScale
-from big_align.types import Batch, Metrics, ModelState, Outputs, Params
+from big_align.types import Batch, MeasuredLoss, ModelState, Outputs, Params
 
 
 class Siglip(ComposedObjective):
@@ -55,9 +55,7 @@ class Siglip(ComposedObjective):
         params, model_state = super().init(rng, batch)
         return params | {"bias": jnp.float32(self.bias)}, model_state
 
-    def loss(
-        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, params: Params, outputs: Outputs, prepared: None, batch: Batch) -> MeasuredLoss:
         """Returns the sum over all pairs divided by the number of images (Algorithm 1)."""
         texts, label = real_texts(batch), distinguish_pairs(batch["label"])
         scale = self.scale(params)

@@ -21,7 +21,7 @@ from big_align.objectives.parts.encoders import (
     real_texts,
 )
 from big_align.objectives.parts.tag_texts import TagTexts, choose_written
-from big_align.types import Batch, ModelState, Outputs, Params
+from big_align.types import Batch, Features, ModelState, Outputs, Params
 
 HEADS = ("ml_decoder", "cls")
 EMPTY_TEXTS = ("candidates", "rows", "left_out")
@@ -307,9 +307,7 @@ class RecognizingImageTower(Encoder):
         dropout = jax.random.fold_in(rng, 1)
         return {"logits": self.scorer(params, features, tokens, dropout)}, state
 
-    def embed_image(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b f"]:
+    def embed_image(self, params: Params, model_state: ModelState, batch: Batch) -> Features:
         """Returns the features at unit length: no projection is trained."""
         return normalize(self.image_features(params, model_state, batch))
 
