@@ -6,6 +6,7 @@ NumPy arrays with one row per example.
 
 import zlib
 from collections.abc import Callable, Iterable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from big_align.distributed import agreement
 from big_align.errors import UserError
 from big_align.parallel.batches import place_batch, process_rows
 from big_align.parallel.meshes import replicated
-from big_align.types import Batch, ModelState, Objective, Params
+from big_align.types import Batch, ModelState, Params
 
 REMEDIES = {
     "image_features": "evaluate its embeddings in place of the features: what='embedding'",
@@ -35,6 +36,17 @@ MAX_LENGTHS, LENGTH_UNIT = 4, 8
 """Largest number of different lengths, and the number of which they are multiples."""
 
 
+@runtime_checkable
+class Embeds(Protocol):
+    """What an `Embedder` calls: an objective, or whatever has some of its methods.
+
+    A method that is missing, such as `embed_text`, is an error when it is asked for.
+    """
+
+    def scale(self, params: Params) -> Any:
+        """Returns the factor that multiplies cosines; None if there is none."""
+
+
 class Embedder:
     """Embeds with the towers of an objective; compiles once per shape.
 
@@ -45,7 +57,7 @@ class Embedder:
       batch_size: rows of a batch over all devices, a multiple of the number of devices.
     """
 
-    def __init__(self, objective: Objective, mesh: Mesh, batch_size: int):
+    def __init__(self, objective: Embeds, mesh: Mesh, batch_size: int):
         self.mesh = mesh
         self.batch_size = batch_size
         self.rows = process_rows(mesh, batch_size)

@@ -11,13 +11,13 @@ from big_align.evaluators.embedder import Embedder
 from big_align.interop.encoders import make_image_encoder, make_image_pooler, make_text_encoder
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.parallel.meshes import make_mesh, replicated
-from big_align.types import Batch, ModelState, Objective, Params
+from big_align.types import Batch, ModelState, Params
 
 DEVICE_ROWS = 64  # of a batch, on each device
 
 
-class ModelVerbs(Objective):
-    """A model without anything that trains it, in the form of the objective that `Embedder` needs.
+class ModelVerbs:
+    """A model without anything that trains it, as `Embedder` calls it.
 
     Args:
       pretrained: the model; its parameters are `params`, its other variables `model_state`.
@@ -27,6 +27,9 @@ class ModelVerbs(Objective):
         self._encode_image = make_image_encoder(pretrained)
         self._encode_text = make_text_encoder(pretrained)
         self._pool_image = make_image_pooler(pretrained)
+
+    def scale(self, params: Params) -> None:
+        """Returns None: what scaled its cosines is not known."""
 
     def image_features(
         self, params: Params, model_state: ModelState, batch: Batch

@@ -1,16 +1,16 @@
 """A model that embeds, classifies and ranks what a user has, in one line each."""
 
-import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
 from jaxtyping import Bool, Float, Int32
 
+from big_align import library_messages
 from big_align.components.signatures import make_named
 from big_align.components.tables import TOKENIZERS
 from big_align.components.transforms import check_repeatable, shape_of_image
@@ -324,22 +324,11 @@ def load(
       UserError: the path is none of these, or damaged, see `interop.load`; or an image operation is
         unknown.
     """
-    with _without_notes():
+    with library_messages.without_orbax():
         pretrained = workdir.load(path, tokenizer)
     if transform:
         pretrained = pretrained.with_transform(transform)
     return LoadedModel.of(pretrained, batch_size=batch_size, progress=progress)
-
-
-@contextlib.contextmanager
-def _without_notes() -> Iterator[None]:
-    """Suppresses Orbax's warnings about its own defaults, which come with every checkpoint."""
-    logger, keep = logging.get_absl_logger(), lambda record: "orbax" not in record.pathname
-    logger.addFilter(keep)
-    try:
-        yield
-    finally:
-        logger.removeFilter(keep)
 
 
 def _check_finite(rows: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
