@@ -110,7 +110,7 @@ def measure(model: str, transform: str | None, folder: pathlib.Path, tests: str)
     from big_align.prepare.inputs import find_inputs
     from big_align.runs import workdir
 
-    encoder = make_unit_encoder(workdir.load(model), None, transform, 128)
+    encoder = make_unit_encoder(workdir.read_pretrained(model), None, transform, 128)
     rows, others = (
         EmbeddedFiles(find_inputs(path), encoder, folder / "embeddings")
         for path in (f"{folder}/raw-*.parquet", tests)

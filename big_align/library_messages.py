@@ -1,10 +1,8 @@
 """What libraries log, reduced to what a user can act on."""
 
-import contextlib
 import logging
 import sys
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
 import absl.logging
@@ -27,19 +25,6 @@ def shorten() -> None:
     logging.getLogger("asyncio").addFilter(_is_not_abandoned_by_orbax)
     logging.getLogger(LOGGER).addFilter(_shorten_failure)
     sys.unraisablehook = _pass_over_closed_loops
-
-
-@contextlib.contextmanager
-def without_orbax() -> Iterator[None]:
-    """Leaves out, inside, Orbax's warnings about its own defaults, which come with checkpoints."""
-    logger = absl.logging.get_absl_logger()
-    there = _is_not_of_orbax in logger.filters
-    logger.addFilter(_is_not_of_orbax)
-    try:
-        yield
-    finally:
-        if not there:
-            logger.removeFilter(_is_not_of_orbax)
 
 
 def _is_not_of_orbax(record: logging.LogRecord) -> bool:

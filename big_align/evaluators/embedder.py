@@ -6,7 +6,7 @@ NumPy arrays with one row per example.
 
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -37,14 +37,21 @@ MAX_LENGTHS, LENGTH_UNIT = 4, 8
 
 
 @runtime_checkable
-class Embeds(Protocol):
-    """What an `Embedder` calls: an objective, or whatever has some of its methods.
+class Verbs(Protocol):
+    """What embeds: an objective, or a model alone. Not every one has more (`REMEDIES`)."""
 
-    A method that is missing, such as `embed_text`, is an error when it is asked for.
-    """
+    def scale(self, params: Params) -> Float[jax.Array, ""] | None:
+        """Returns what cosines are multiplied by; None if there is nothing."""
 
-    def scale(self, params: Params) -> Any:
-        """Returns the factor that multiplies cosines; None if there is none."""
+    def embed_image(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[jax.Array, "b d"]:
+        """Returns unit-length image embeddings."""
+
+    def embed_text(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[jax.Array, "b d"]:
+        """Returns unit-length text embeddings."""
 
 
 class Embedder:
@@ -57,7 +64,7 @@ class Embedder:
       batch_size: rows of a batch over all devices, a multiple of the number of devices.
     """
 
-    def __init__(self, objective: Embeds, mesh: Mesh, batch_size: int):
+    def __init__(self, objective: Verbs, mesh: Mesh, batch_size: int):
         self.mesh = mesh
         self.batch_size = batch_size
         self.rows = process_rows(mesh, batch_size)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
@@ -17,7 +18,7 @@ DEVICE_ROWS = 64  # of a batch, on each device
 
 
 class ModelVerbs:
-    """A model without anything that trains it, as `Embedder` calls it.
+    """A model without anything that trains it, in the form that `Embedder` needs.
 
     Args:
       pretrained: the model; its parameters are `params`, its other variables `model_state`.
@@ -27,9 +28,11 @@ class ModelVerbs:
         self._encode_image = make_image_encoder(pretrained)
         self._encode_text = make_text_encoder(pretrained)
         self._pool_image = make_image_pooler(pretrained)
+        self._temperature = pretrained.temperature
 
-    def scale(self, params: Params) -> None:
-        """Returns None: what scaled its cosines is not known."""
+    def scale(self, params: Params) -> Float[Array, ""] | None:
+        """Returns what cosines are multiplied by; None if the model does not say."""
+        return None if self._temperature is None else jnp.float32(1 / self._temperature)
 
     def image_features(
         self, params: Params, model_state: ModelState, batch: Batch

@@ -1,16 +1,16 @@
 """A model that embeds, classifies and ranks what a user has, in one line each."""
 
+import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
 from jaxtyping import Bool, Float, Int32
 
-from big_align import library_messages
 from big_align.components.signatures import make_named
 from big_align.components.tables import TOKENIZERS
 from big_align.components.transforms import check_repeatable, shape_of_image
@@ -307,7 +307,7 @@ def load(
     Args:
       path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
         `WORKDIR/checkpoints/best`, a folder of transformers, open_clip, timm or big_align, or a
-        file of weights; see `interop.load`.
+        file of weights; see `interop.read`.
       transform: image operations in place of the model's own, as in an evaluator.
       tokenizer: in place of the model's own, as in `config.tokenizer`.
       batch_size: the most rows of a batch, over all devices; None for 64 per device.
@@ -321,14 +321,25 @@ def load(
       FileNotFoundError: there is nothing at the path.
       MissingCheckpoint: the workdir has no complete checkpoint, or not the given one.
       CheckpointMismatch: the workdir was trained with another tokenizer.
-      UserError: the path is none of these, or damaged, see `interop.load`; or an image operation is
+      UserError: the path is none of these, or damaged, see `interop.read`; or an image operation is
         unknown.
     """
-    with library_messages.without_orbax():
-        pretrained = workdir.load(path, tokenizer)
+    with _without_notes():
+        pretrained = workdir.read_pretrained(path, tokenizer)
     if transform:
         pretrained = pretrained.with_transform(transform)
     return LoadedModel.of(pretrained, batch_size=batch_size, progress=progress)
+
+
+@contextlib.contextmanager
+def _without_notes() -> Iterator[None]:
+    """Suppresses Orbax's warnings about its own defaults, which come with every checkpoint."""
+    logger, keep = logging.get_absl_logger(), lambda record: "orbax" not in record.pathname
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
 
 
 def _check_finite(rows: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:

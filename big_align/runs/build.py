@@ -20,7 +20,6 @@ from big_align.components.transforms import shape_of_image
 from big_align.configuration.class_templates import find_trained
 from big_align.configuration.places import source_fields
 from big_align.data.examples import Source, describe_shards
-from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.text_samplers import text_shape_of
 from big_align.data.tags.tag_extraction import NO_TAG
 from big_align.data.tags.tag_list import read_tag_list
@@ -35,7 +34,7 @@ from big_align.row_tables import RowOptimizer
 from big_align.runs import dataset
 from big_align.runs.command_line import load_config
 from big_align.runs.providers import Context, provide
-from big_align.runs.streams import build_streams, check_class_texts, make_tokenizer
+from big_align.runs.streams import build_loader, check_class_texts, make_tokenizer
 from big_align.training import optimizers
 from big_align.training.logs.directions import UNSAID, Said, read_said
 from big_align.training.logs.evaluations import read_evaluations
@@ -142,18 +141,7 @@ def build_train_loader(
         example = example_batch(config, tokenizer)
         row = {name: (array.shape[1:], array.dtype) for name, array in example.items()}
         return build_pipeline(config, row, find_limits(config), rows)
-    parts = build_streams(config, tokenizer)
-    shared = next(iter(parts.values())).settings  # all parts share the fields of `settings.SHARED`
-    return make(
-        TrainLoader,
-        {},
-        "config.data",
-        streams={name: part.rows for name, part in parts.items()},
-        rows=rows,
-        num_threads=shared.num_threads,
-        prefetch=shared.prefetch,
-        num_processes=shared.num_processes,
-    )
+    return build_loader(config, tokenizer, rows)
 
 
 def find_limits(config: Node) -> Limits:

@@ -11,8 +11,6 @@ import jax
 import optax
 from flax import traverse_util
 
-from big_align.clusters.embed_captions import embed_captions
-from big_align.clusters.embed_source import SourceEncoder, digest_weights, embed_source
 from big_align.components.signatures import advise, make
 from big_align.components.transforms import check_repeatable, shape_of_image
 from big_align.data.examples import Source
@@ -25,6 +23,8 @@ from big_align.nodes import Node
 from big_align.objectives.parts.encoders import FEATURES
 from big_align.parallel.meshes import make_mesh, replicated
 from big_align.runs import build, dataset
+from big_align.runs.embed_captions import embed_captions
+from big_align.runs.embed_source import SourceEncoder, digest_weights, embed_source
 from big_align.runs.initial_weights import check_frozen, read_initial_weights
 from big_align.training.state import describe_state
 

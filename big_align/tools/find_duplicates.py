@@ -115,7 +115,7 @@ def find_duplicates(options: argparse.Namespace) -> None:
     for path in options.against:
         parts += twin_list.part_sets(find_against(options, path))
     encoder = make_unit_encoder(
-        workdir.load(options.model), options.what, options.transform, options.batch_size
+        workdir.read_pretrained(options.model), options.what, options.transform, options.batch_size
     )
     told = f"{options.model}: {encoder.what}, images by {encoder.transform}"
     print(told, flush=True)

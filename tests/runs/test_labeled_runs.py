@@ -309,7 +309,7 @@ def test_an_exported_image_tower_gives_the_same_features(trained, tmp_path):
     pretrained = big_align.load(workdir)
     assert pretrained.kind == "image"
     interop.save(tmp_path / "exported", pretrained, format="big_align")
-    read = interop.load(tmp_path / "exported")
+    read = interop.read(tmp_path / "exported")
     source = make_named(SOURCES, TEST["source"], "test")
     with EvalLoader(source, TEST["transform"], 64) as loader:
         image = jnp.asarray(next(iter(loader.images()))["image"])

@@ -6,7 +6,7 @@ import shutil
 from indexes import TEXTS, encode_photo
 
 from big_align.search.index_folder import write_info
-from tests.pages import read_blocks
+from tests.manual import read_blocks
 
 
 def test_the_python_of_the_page_runs(table_index, weights, tmp_path, monkeypatch, capsys):
