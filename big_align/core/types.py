@@ -43,6 +43,18 @@ Outputs = Mapping[str, Array]
 Metrics = dict[str, Array]
 """Named scalars."""
 
+MeasuredLoss = tuple[Float[Array, ""], Metrics]
+"""A loss, and what is logged with it."""
+
+Embeddings = Float[Array, "b d"]
+"""Of unit length."""
+
+Features = Float[Array, "b f"]
+"""What a tower pools, not normalized."""
+
+Logits = Float[Array, "b c"]
+"""Those of classes or tags."""
+
 
 @runtime_checkable
 class Objective(Protocol):
@@ -121,27 +133,19 @@ class Objective(Protocol):
     ) -> tuple[Outputs, ModelState]:
         """Encodes a (micro-)batch example by example, in training mode."""
 
-    def loss(
-        self, params: Params, outputs: Outputs, prepared: Any, batch: Batch
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, params: Params, outputs: Outputs, prepared: Any, batch: Batch) -> MeasuredLoss:
         """Returns the loss of the whole batch and named scalars to log."""
 
     def project(self, params: Params) -> Params:
         """Moves parameters back into their bounds after an update."""
 
-    def image_features(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b f"]:
+    def image_features(self, params: Params, model_state: ModelState, batch: Batch) -> Features:
         """Returns the pooled features of the image tower, in evaluation mode."""
 
-    def embed_image(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b d"]:
+    def embed_image(self, params: Params, model_state: ModelState, batch: Batch) -> Embeddings:
         """Returns unit-length image embeddings, in evaluation mode."""
 
-    def embed_text(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b d"]:
+    def embed_text(self, params: Params, model_state: ModelState, batch: Batch) -> Embeddings:
         """Returns unit-length text embeddings, in evaluation mode."""
 
 

@@ -6,17 +6,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from big_align.core.module_paths import split_path
+from big_align.core.types import Embeddings, Features
 from big_align.models.parts import layers, locking
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+Images = UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"]
+"""uint8, or float and already standardized."""
 
 TOWERS = ("image", "text")
 """The parts of a dual encoder that can be locked."""
 
 
 def normalize_image(
-    image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"],
+    image: Images,
     mean: tuple[float, float, float],
     std: tuple[float, float, float],
 ) -> Float[Array, "b h w 3"]:
@@ -134,14 +138,12 @@ class DualEncoder(nn.Module):
             outputs = getattr(self, part)(*inputs, train and part not in self.locked)
         return jax.lax.stop_gradient(outputs) if part in self.locked else outputs
 
-    def image_features(
-        self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False
-    ) -> Float[Array, "b f"]:
+    def image_features(self, image: Images, train: bool = False) -> Features:
         """Returns what the image tower pools, before any projection, not normalized."""
         return self.image_tokens(image, train)[0]
 
     def image_tokens(
-        self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False
+        self, image: Images, train: bool = False
     ) -> tuple[Float[Array, "b f"], Float[Array, "b t c"]]:
         """Returns what the image tower pools, and its features at every position, row by row.
 
@@ -151,15 +153,11 @@ class DualEncoder(nn.Module):
         features, tokens = self._run("image", image, train=train)
         return features.astype(jnp.float32), tokens
 
-    def encode_image(
-        self, image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"], train: bool = False
-    ) -> Float[Array, "b d"]:
+    def encode_image(self, image: Images, train: bool = False) -> Embeddings:
         """Embeds images."""
         return self.embed_features(self.image_features(image, train), train)
 
-    def embed_features(
-        self, features: Float[Array, "b f"], train: bool = False
-    ) -> Float[Array, "b d"]:
+    def embed_features(self, features: Float[Array, "b f"], train: bool = False) -> Embeddings:
         """Maps pooled features of images to embeddings: the second half of `encode_image`."""
         features = self.drop_image(features, deterministic=not train)
         return normalize(self.project_image(features) if self.image_projection else features)
@@ -190,16 +188,14 @@ class DualEncoder(nn.Module):
         """
         return self.embed_text_features(self.text_features(text, text_mask, train), train)
 
-    def embed_text_features(
-        self, features: Float[Array, "b f"], train: bool = False
-    ) -> Float[Array, "b d"]:
+    def embed_text_features(self, features: Float[Array, "b f"], train: bool = False) -> Embeddings:
         """Maps pooled features of texts to embeddings: the second half of `encode_text`."""
         features = self.drop_text(features, deterministic=not train)
         return normalize(self.project_text(features) if self.text_projection else features)
 
     def __call__(
         self,
-        image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"],
+        image: Images,
         text: Int[Array, "n l"],
         text_mask: Bool[Array, "n l"],
         train: bool = False,

@@ -5,9 +5,8 @@ divided by a learned temperature that starts at 1 and is shared by both directio
 """
 
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
 
-from big_align.core.types import Batch, Metrics, Outputs, Params
+from big_align.core.types import Batch, MeasuredLoss, Outputs, Params
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast, describe_directions
@@ -49,9 +48,7 @@ class Align(ComposedObjective):
             mesh, label_smoothing, keep_logits_bytes, negative_fraction=negative_fraction
         )
 
-    def loss(
-        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, params: Params, outputs: Outputs, prepared: None, batch: Batch) -> MeasuredLoss:
         """Returns the sum of both directions (eq. 1 + eq. 2)."""
         scale = self.scale(params)
         image_to_text, text_to_image = directions = self.contrast(scale, outputs, batch)

@@ -4,9 +4,8 @@ One direction alone, from images to texts, is eq. 2 of iCLIP (Wei et al. 2023).
 """
 
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
 
-from big_align.core.types import Batch, Metrics, Outputs, Params
+from big_align.core.types import Batch, MeasuredLoss, Outputs, Params
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast
@@ -48,8 +47,6 @@ class Clip(ComposedObjective):
         super().__init__(TwoTowers(model), mesh, LogScale(temperature, min_temperature))
         self.contrast = Contrast(mesh, label_smoothing, keep_logits_bytes, direction)
 
-    def loss(
-        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, params: Params, outputs: Outputs, prepared: None, batch: Batch) -> MeasuredLoss:
         """Returns the mean of both directions, or the one that is trained."""
         return self.contrast.average(self.scale(params), outputs, batch)

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from big_align.core.nodes import Given
-from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
+from big_align.core.types import Batch, Logits, MeasuredLoss, ModelState, Outputs, Params
 from big_align.losses.classification import measure_batch, softmax_cross_entropy
 from big_align.models.dual_encoder import DualEncoder, normalize
 from big_align.objectives.parts.classifier import init_classifier, make_classifier, run_layer
@@ -86,9 +86,7 @@ class CrossEntropy(ComposedObjective):
         cosine = run_layer(self.classifier, weights, normalize(features))
         return self.log_scale.scale(params) * cosine
 
-    def loss(
-        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, params: Params, outputs: Outputs, prepared: None, batch: Batch) -> MeasuredLoss:
         """Returns the mean cross-entropy of the labeled rows."""
         logits = self.logits(params, outputs["features"])
         targets = batch["label"], batch["mask"]
@@ -108,8 +106,6 @@ class CrossEntropy(ComposedObjective):
             return dict(weights)
         return {"kernel": self.log_scale.scale(params) * normalize(weights["kernel"].T).T}
 
-    def classify(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b c"]:
+    def classify(self, params: Params, model_state: ModelState, batch: Batch) -> Logits:
         """Returns the logits of the training classes, in evaluation mode."""
         return self.logits(params, self.image_features(params, model_state, batch))

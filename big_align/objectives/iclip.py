@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
+from big_align.core.types import Batch, Logits, Metrics, ModelState, Outputs, Params
 from big_align.data.labels.classes import ClassList
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
@@ -158,9 +158,7 @@ class Iclip(ComposedObjective):
         }
         return {name: concatenate_rows(x, self.mesh) for name, x in texts.items()}
 
-    def classify(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b c"]:
+    def classify(self, params: Params, model_state: ModelState, batch: Batch) -> Logits:
         """Returns the logits of the classes from their texts, in evaluation mode."""
         zimg = self.embed_image(params, model_state, batch)
         ztxt = self._encode_classes(params, None)[: self.class_texts.count]

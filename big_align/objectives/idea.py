@@ -27,7 +27,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from big_align.core.errors import UserError
-from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
+from big_align.core.types import Batch, Logits, MeasuredLoss, Metrics, ModelState, Outputs, Params
 from big_align.data.tags.tag_list import TagList
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.losses.tag_recognition import mark_tags, measure_found, tag_recognition_loss
@@ -125,9 +125,7 @@ class Idea(ComposedObjective):
         correcting = jnp.broadcast_to(step >= self.change_step, batch["mask"].shape)
         return {**batch, "correcting": correcting}
 
-    def loss(
-        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, params: Params, outputs: Outputs, prepared: None, batch: Batch) -> MeasuredLoss:
         """Returns eq. 7, the sum of recognition and contrast, or the one that is trained."""
         finder = self.finder
         if finder is None:
@@ -173,9 +171,7 @@ class Idea(ComposedObjective):
         directions = image_to_text - entropy, text_to_image
         return (directions[0] + directions[1]) / 2, describe_directions(directions, scale)
 
-    def recognize(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b c"]:
+    def recognize(self, params: Params, model_state: ModelState, batch: Batch) -> Logits:
         """Returns the logits of the tags, in evaluation mode.
 
         Raises:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from big_align.core.errors import ConfigError, UserError
-from big_align.core.types import Batch, Metrics, Outputs, Params
+from big_align.core.types import Batch, MeasuredLoss, Outputs, Params
 from big_align.data.precomputed.shard_files import read_index
 from big_align.losses.cluster_discrimination import LOSSES, NEGATIVES
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
@@ -176,9 +176,7 @@ class Mlcd(ComposedObjective):
         labels = jnp.asarray(batch["clusters"])[:, : self.labels_per_image]
         return jnp.where(batch["mask"][:, None], labels, -1)
 
-    def loss(
-        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, params: Params, outputs: Outputs, prepared: None, batch: Batch) -> MeasuredLoss:
         """Returns the loss over the drawn centers, `params["drawn"]`.
 
         Metrics are the mean cosines of images with their own centers and with their negatives

@@ -8,12 +8,12 @@ from images to texts; CLIP's own loss has both.
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from big_align.core.nodes import Given
-from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
+from big_align.core.types import Batch, Logits, MeasuredLoss, ModelState, Outputs, Params
 from big_align.losses.classification import labeled_rows, measure_batch, softmax_cross_entropy
-from big_align.models.dual_encoder import DualEncoder
+from big_align.models.dual_encoder import DualEncoder, Images
 from big_align.objectives.parts.classifier import init_classifier, make_classifier, run_layer
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast
@@ -67,9 +67,7 @@ class MultiTask(ComposedObjective):
         head = init_classifier(self.classifier, jax.random.fold_in(rng, 1), self.model)
         return params | {"classifier": head}, model_state
 
-    def loss(
-        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, params: Params, outputs: Outputs, prepared: None, batch: Batch) -> MeasuredLoss:
         """Returns the mean of the losses of the two tasks."""
         label, mask = batch["label"], batch["mask"]
         captioned = {**batch, "mask": mask & (label < 0)}
@@ -94,9 +92,7 @@ class MultiTask(ComposedObjective):
         """Returns the classifier's kernel and bias."""
         return dict(params["classifier"])
 
-    def classify(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b c"]:
+    def classify(self, params: Params, model_state: ModelState, batch: Batch) -> Logits:
         """Returns the classifier's logits of the training classes, in evaluation mode."""
         return self.logits(params, self.image_features(params, model_state, batch))
 
@@ -122,7 +118,7 @@ class FeaturesAndTexts(Encoder):
 
 def _encode_all(
     model: DualEncoder,
-    image: UInt8[Array, "b h w 3"] | Float[Array, "b h w 3"],
+    image: Images,
     text: Int[Array, "n l"],
     text_mask: Bool[Array, "n l"],
 ) -> tuple[Float[Array, "b f"], Float[Array, "b d"], Float[Array, "n d"]]:

@@ -9,9 +9,9 @@ import math
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
-from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
+from big_align.core.types import Batch, MeasuredLoss, ModelState, Outputs, Params
 from big_align.losses.sigmoid import blockwise_sigmoid_loss
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.composed import ComposedObjective
@@ -55,9 +55,7 @@ class Siglip(ComposedObjective):
         params, model_state = super().init(rng, batch)
         return params | {"bias": jnp.float32(self.bias)}, model_state
 
-    def loss(
-        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, params: Params, outputs: Outputs, prepared: None, batch: Batch) -> MeasuredLoss:
         """Returns the sum over all pairs divided by the number of images (Algorithm 1)."""
         texts, label = real_texts(batch), distinguish_pairs(batch["label"])
         scale = self.scale(params)

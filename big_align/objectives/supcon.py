@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from big_align.core.errors import UserError
-from big_align.core.types import Batch, Metrics, ModelState, Outputs, Params
+from big_align.core.types import Batch, Features, MeasuredLoss, ModelState, Outputs, Params
 from big_align.losses.supervised_contrastive import (
     blockwise_supervised_contrastive_loss,
 )
@@ -62,9 +62,7 @@ class SupCon(ComposedObjective):
             raise ValueError(f"projection_dim = {projection_dim} must be at least 1")
         self.divisor = temperature
 
-    def loss(
-        self, params: Params, outputs: Outputs, prepared: None, batch: Batch
-    ) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, params: Params, outputs: Outputs, prepared: None, batch: Batch) -> MeasuredLoss:
         """Returns the supervised contrastive loss over all views of all images."""
         zviews = outputs["zviews"]
         loss = blockwise_supervised_contrastive_loss(
@@ -108,9 +106,7 @@ class ViewTower(Encoder):
         z = normalize(run_layer(self.head, params["head"], features))
         return {"zviews": z.reshape(*views.shape[:2], -1)}, state
 
-    def embed_image(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b f"]:
+    def embed_image(self, params: Params, model_state: ModelState, batch: Batch) -> Features:
         """Returns the tower's features at unit length; `image` is [b h w 3].
 
         The head is left out: features before it separate classes better (Khosla et al. §3).

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from big_align.core.errors import ConfigError
-from big_align.core.types import Batch, ModelState, Outputs, Params
+from big_align.core.types import Batch, Embeddings, Features, ModelState, Outputs, Params
 from big_align.data.precomputed.shard_files import read_index
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.parts import layers
@@ -107,27 +107,19 @@ class ComposedObjective:
         """Keeps the temperature within its bound."""
         return params if self.temperature is None else self.temperature.project(params)
 
-    def image_features(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b f"]:
+    def image_features(self, params: Params, model_state: ModelState, batch: Batch) -> Features:
         """Returns the pooled features of the image tower, in evaluation mode."""
         return self.encoder.image_features(params, model_state, batch)
 
-    def text_features(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b f"]:
+    def text_features(self, params: Params, model_state: ModelState, batch: Batch) -> Features:
         """Returns the pooled features of the text tower, in evaluation mode."""
         return self.encoder.text_features(params, model_state, batch)
 
-    def embed_image(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b d"]:
+    def embed_image(self, params: Params, model_state: ModelState, batch: Batch) -> Embeddings:
         """Returns unit-length image embeddings, in evaluation mode."""
         return self.encoder.embed_image(params, model_state, batch)
 
-    def embed_text(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b d"]:
+    def embed_text(self, params: Params, model_state: ModelState, batch: Batch) -> Embeddings:
         """Returns unit-length text embeddings, in evaluation mode."""
         return self.encoder.embed_text(params, model_state, batch)
 

@@ -1,6 +1,7 @@
 """The contrastive term: images classified over the batch's texts, and texts over its images."""
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -89,20 +90,30 @@ class Contrast:
         if label is None and (unmatched is not None or real.shape[1] > 1):
             # If each image has one text, passing no labels means the same and saves a sort.
             label = jnp.arange(len(real))
-        rows = {k: outputs[k] for k in ("zimg", "ztxt")}
+        rows: dict[str, Any] = {k: outputs[k] for k in ("zimg", "ztxt")}
         rows |= {"image_mask": batch["mask"], "text_mask": real}
         if label is not None:
             text_label = jnp.broadcast_to(label[:, None], real.shape)
             if unmatched is not None:
                 no_image = jnp.iinfo(label.dtype).min
                 text_label = jnp.where(unmatched, no_image, text_label)
-            rows |= {"label": label, "text_label": text_label}
+            rows |= {"image_label": label, "text_label": text_label}
         # Every group takes each `groups`-th row, so that it has rows on every device.
         rows = {k: x.reshape(-1, self._groups, *x.shape[1:]) for k, x in rows.items()}
-        pairs = [
-            self._contrast(scale, **{k: x[:, group] for k, x in rows.items()})
-            for group in range(self._groups)
-        ]
+
+        def contrast(group: int) -> tuple[Float[Array, ""], Float[Array, ""]]:
+            part = {k: x[:, group] for k, x in rows.items()}
+            part["ztxt"] = part["ztxt"].reshape(-1, part["ztxt"].shape[-1])
+            part |= {k: part[k].ravel() for k in ("text_mask", "text_label") if k in part}
+            return blockwise_contrastive_loss(
+                scale=scale,
+                label_smoothing=self._label_smoothing,
+                mesh=self._mesh,
+                keep_logits_bytes=self.keep_logits_bytes,
+                **part,
+            )
+
+        pairs = [contrast(group) for group in range(self._groups)]
         if self._groups == 1:
             return pairs[0]
         groups = jnp.maximum(rows["image_mask"].any(axis=0).sum(), 1)
@@ -125,30 +136,6 @@ class Contrast:
         both = self._direction == "both"
         mean = (directions[0] + directions[1]) / 2
         return mean if both else metrics[f"{self._direction}_loss"], metrics
-
-    def _contrast(
-        self,
-        scale: Float[Array, ""],
-        *,
-        zimg: Float[Array, "b d"],
-        ztxt: Float[Array, "b *k d"],
-        image_mask: Bool[Array, " b"],
-        text_mask: Bool[Array, "b k"],
-        label: Int[Array, " b"] | None = None,
-        text_label: Int[Array, "b k"] | None = None,
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        return blockwise_contrastive_loss(
-            zimg,
-            ztxt.reshape(-1, ztxt.shape[-1]),
-            scale,
-            image_mask=image_mask,
-            text_mask=text_mask.reshape(-1),
-            image_label=label,
-            text_label=None if text_label is None else text_label.reshape(-1),
-            label_smoothing=self._label_smoothing,
-            mesh=self._mesh,
-            keep_logits_bytes=self.keep_logits_bytes,
-        )
 
 
 def describe_directions(

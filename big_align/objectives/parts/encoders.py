@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from big_align.core.errors import ConfigError, UserError
 from big_align.core.module_paths import split_path
-from big_align.core.types import Batch, ModelState, Outputs, Params
+from big_align.core.types import Batch, Embeddings, Features, ModelState, Outputs, Params
 from big_align.models.dual_encoder import TOWERS, DualEncoder, normalize
 
 FEATURES: Mapping[str, str] = {"image_embedding": "image", "text_embedding": "text"}
@@ -95,28 +95,20 @@ class Encoder:
         """Encodes a (micro-)batch in training mode; returns outputs, and the new statistics."""
         raise NotImplementedError
 
-    def image_features(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b f"]:
+    def image_features(self, params: Params, model_state: ModelState, batch: Batch) -> Features:
         """Returns the pooled features of the image tower."""
         return self.apply("image_features", params, model_state, batch["image"])
 
-    def text_features(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b f"]:
+    def text_features(self, params: Params, model_state: ModelState, batch: Batch) -> Features:
         """Returns the pooled features of the text tower."""
         texts = batch["text"], batch["text_mask"]
         return self.apply("text_features", params, model_state, *texts)
 
-    def embed_image(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b d"]:
+    def embed_image(self, params: Params, model_state: ModelState, batch: Batch) -> Embeddings:
         """Returns unit-length image embeddings."""
         return self.apply("encode_image", params, model_state, batch["image"])
 
-    def embed_text(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b d"]:
+    def embed_text(self, params: Params, model_state: ModelState, batch: Batch) -> Embeddings:
         """Returns unit-length text embeddings.
 
         Raises:
@@ -175,9 +167,7 @@ class ImageTower(Encoder):
         )
         return {"features": features}, state
 
-    def embed_image(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b f"]:
+    def embed_image(self, params: Params, model_state: ModelState, batch: Batch) -> Features:
         """Returns the features at unit length."""
         return normalize(self.image_features(params, model_state, batch))
 

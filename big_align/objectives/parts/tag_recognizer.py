@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from big_align.core.types import Batch, ModelState, Outputs, Params
+from big_align.core.types import Batch, Features, ModelState, Outputs, Params
 from big_align.data.tags.tag_list import TagList
 from big_align.losses.tag_recognition import LOSSES, find_tags, mark_tags
 from big_align.models.dual_encoder import DualEncoder, normalize
@@ -307,9 +307,7 @@ class RecognizingImageTower(Encoder):
         dropout = jax.random.fold_in(rng, 1)
         return {"logits": self.scorer(params, features, tokens, dropout)}, state
 
-    def embed_image(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b f"]:
+    def embed_image(self, params: Params, model_state: ModelState, batch: Batch) -> Features:
         """Returns the features at unit length: no projection is trained."""
         return normalize(self.image_features(params, model_state, batch))
 

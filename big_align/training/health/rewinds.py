@@ -69,8 +69,8 @@ class Health:
       rewinds: whether it goes back on an alarm.
       list_examples: from the number of a batch in the data stream to the names of its examples.
       last_good: returns the step of the newest checkpoint, None if there is none.
-      saved: what `save` returned for the checkpoint of `step`, None for an older one: a workdir on
-        the disk of a machine may be lost, and checkpoints be in a bucket.
+      saved: `state` as the checkpoint of `step` holds it, since a workdir on the disk of a machine
+        may be lost, and checkpoints be in a bucket; None for a fresh run.
       watched: numbers that the objective wants watched, see `Guard`.
     """
 
