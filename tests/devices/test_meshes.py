@@ -5,7 +5,6 @@ GPU clusters are made up, since their devices have nothing but a node and a proc
 """
 
 import dataclasses
-import importlib.util
 import itertools
 
 import jax
@@ -22,10 +21,7 @@ from big_align.data.sources.digits import DIGIT_WORDS, digits_source
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.planning.topologies import GENERATIONS, topology_devices
 
-needs_libtpu = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None,
-    reason="libtpu describes TPU topologies: pip install -e '.[plan]'",
-)
+needs_libtpu = pytest.mark.libtpu
 
 SLICES = [
     *(("v2:2x2", 1), ("v2:4x4", 1), ("v2:16x16", 1), ("v3:4x4", 1), ("v3:16x32", 1)),
