@@ -262,6 +262,7 @@ def test_an_output_without_a_name_is_not_the_root(raw, capsys, monkeypatch):
     assert "--output= is empty; name the folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_mistake_does_not_take_the_output(raw, run):
     flags = f"--input={raw}", "--rules=none"
     assert run("out", *flags, "--input_argument=caption=alt")[0] == 1

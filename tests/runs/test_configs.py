@@ -290,7 +290,8 @@ def test_the_largest_seed_is_one():
     jax.random.key(config.seed)
 
 
-@pytest.mark.parametrize("part", [pytest.param("image", marks=pytest.mark.slow), "text"])
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["image", "text"])
 def test_float16_is_for_towers_that_are_not_trained(part):
     config = load_config("configs/quickstart.py")
     config.model[part].dtype = "float16"
