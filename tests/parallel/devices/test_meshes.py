@@ -5,7 +5,6 @@ GPU clusters are made up, since their devices have nothing but a node and a proc
 """
 
 import dataclasses
-import importlib.util
 import itertools
 
 import jax
@@ -23,10 +22,7 @@ from big_align.parallel.batches import explain_division, place_batch, process_ro
 from big_align.parallel.meshes import batch_sharding, make_mesh
 from big_align.planning.topologies import GENERATIONS, topology_devices
 
-needs_libtpu = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None,
-    reason="libtpu describes TPU topologies: pip install -e '.[plan]'",
-)
+needs_libtpu = pytest.mark.libtpu
 
 SLICES = [
     *(("v2:2x2", 1), ("v2:4x4", 1), ("v2:16x16", 1), ("v3:4x4", 1), ("v3:16x32", 1)),
@@ -94,19 +90,9 @@ def test_a_tpu_slice_has_a_mesh_whose_rows_are_a_partition(fsdp):
         devices = topology_devices(name, slices)
         if len(devices) // slices < fsdp:
             with pytest.raises(ValueError, match=f"mesh.fsdp = {fsdp} does not divide"):
-                sharding.make_mesh(fsdp, devices=devices)
+                make_mesh(fsdp, devices=devices)
         else:
             check_mesh(devices, fsdp)
-
-
-@pytest.mark.parametrize(("name", "slices"), SLICES)
-def test_a_tpu_slice_has_a_mesh_whose_rows_are_a_partition(name, slices, fsdp):
-    devices = topology_devices(name, slices)
-    if len(devices) // slices < fsdp:
-        with pytest.raises(ValueError, match=f"mesh.fsdp = {fsdp} does not divide"):
-            make_mesh(fsdp, devices=devices)
-        return
-    check_mesh(devices, fsdp)
 
 
 @needs_libtpu
