@@ -217,6 +217,7 @@ def test_a_file_has_no_names_of_the_one_before(tmp_path):
         load_config(str(tmp_path / "empty.py"))
 
 
+@pytest.mark.slow
 def test_none_is_none_whatever_the_type_of_a_field():
     fields = ("checkpoint.folder", "compilation_cache", "optimizer.clip_norm", "average_decay")
     given = ("--config.checkpoint.folder=there", "--config.optimizer.clip_norm=3")

@@ -10,6 +10,7 @@ from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.tokenizers import WordTokenizer
 
 
+@pytest.mark.slow
 def test_flickr8k_test_has_five_captions_each(data_dir):
     source = TarSource(f"{data_dir}/flickr8k/test-*.tar", caption="json.captions")
     with EvalLoader(source, "resize(72)|central_crop(64)", batch_size=300) as loader:

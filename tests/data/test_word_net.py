@@ -10,6 +10,7 @@ def word_net(data_dir) -> WordNet:
     return WordNet(str(data_dir / "nltk_data"))
 
 
+@pytest.mark.slow
 def test_an_id_is_part_of_speech_and_offset(word_net):
     assert word_net.describe_id("n02124075") == "a domestic cat of Egypt"
     assert word_net.describe_id("n02012849").startswith("large long-necked wading bird")

@@ -122,6 +122,7 @@ def test_where_it_starts_and_the_order_of_examples_change_no_optimum():
     )
 
 
+@pytest.mark.slow
 def test_fewer_examples_than_features_and_weak_regularization():
     """Separable data: the loss nears 0 and the optimum is still reached, in relation to it."""
     features, label = make_features(count=40, dim=64)

@@ -206,6 +206,7 @@ def test_every_parameter_gets_a_gradient_and_remat_gives_the_same():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), remat, grads)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close():
     pooled, tokens = jax.jit(TINY.apply)(tiny_variables(), draw_image())
     half, _ = jax.jit(TINY.clone(dtype="bfloat16").apply)(tiny_variables(), draw_image())

@@ -171,6 +171,7 @@ def test_an_unknown_level_is_named():
         jax.eval_shape(TOWERS["vit"].clone(remat="some").init, jax.random.key(0), *inputs)
 
 
+@pytest.mark.slow
 def test_auto_is_what_the_one_who_compiles_says():
     assert rematerialization.find_level("auto") == "none"
     with rematerialization.auto_is("dots"):

@@ -90,6 +90,7 @@ def test_a_label_beyond_the_last_class_trains_nothing_and_is_counted():
     assert metrics["labels_outside"] == 2 and not np.any(grad[1:3])
 
 
+@pytest.mark.slow
 def test_the_scale_of_cosines_starts_at_its_temperature_and_is_bounded():
     objective = make_objective(classifier="cosine", temperature=0.05, min_temperature=0.02)
     params, _ = make_params(objective)

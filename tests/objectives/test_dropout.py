@@ -30,11 +30,11 @@ def encode_classes(objective, variables, batch, key):
 @pytest.mark.parametrize(
     ("make", "embed"),
     [
-        (Align, encode),
+        pytest.param(Align, encode, marks=pytest.mark.slow),
         (lambda *given: Iclip(*given, CLASSES, TOKENIZER, "a {}"), encode),
         (lambda *given: Iclip(*given, CLASSES, TOKENIZER, "a {}"), encode_classes),
         (lambda *given: MultiTask(*given, 2), encode),
-        (lambda *given: Idea(*given, TAGS, TOKENIZER), encode),
+        pytest.param(lambda *given: Idea(*given, TAGS, TOKENIZER), encode, marks=pytest.mark.slow),
     ],
     ids=["align", "iclip", "classes of iclip", "multitask", "idea"],
 )

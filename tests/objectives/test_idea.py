@@ -207,7 +207,10 @@ def differentiate_eq_6(z, real, new, reading):
 
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("reading", ["candidates", "rows", "left_out"])
-@pytest.mark.parametrize(("size", "masked", "step"), [(13, 2, 0), (16, 0, 0), (5, 1, -1)])
+@pytest.mark.parametrize(
+    ("size", "masked", "step"),
+    [(13, 2, 0), *(pytest.param(*x, marks=pytest.mark.slow) for x in ((16, 0, 0), (5, 1, -1)))],
+)
 def test_eq_6_is_that_of_numpy(devices, reading, size, masked, step):
     """Value and gradient, before (-1) and after tags are found; with `rows` as the authors do."""
     objective = make_objective(devices, empty_texts=reading)
@@ -261,6 +264,7 @@ def test_an_empty_text_is_that_of_an_empty_caption():
     np.testing.assert_allclose(outputs["ztxt"][:, 1], jnp.repeat(empty, 16, axis=0), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", DEVICES)
 def test_texts_that_are_left_out_take_no_part(devices):
     """Whatever their embedding is, value and gradient stay, and it gets none itself."""
@@ -322,6 +326,7 @@ def test_devices_and_microbatches_change_nothing(head, texts):
         assert_close(other, expected)
 
 
+@pytest.mark.slow
 def test_gradient_is_that_of_finite_differences():
     """Also through the recognizer, whose finds are fixed on either side of a point."""
     objective, params, _, batch, outputs = encoded()
@@ -363,7 +368,7 @@ def test_finds_do_not_depend_on_the_loss_and_what_is_true_is_measured(name):
     assert metrics.keys() - measure(unknown).keys() == {"found_precision", "found_recall"}
 
 
-@pytest.mark.parametrize("head", ["ml_decoder", "cls"])
+@pytest.mark.parametrize("head", [pytest.param("ml_decoder", marks=pytest.mark.slow), "cls"])
 def test_at_the_start_every_tag_has_its_prior(head):
     objective = make_objective(head=head, prior=0.03)
     batch = make_batch(objective)
@@ -418,7 +423,7 @@ def differentiate_recognition_of_both():
     return params, state, batch, value, grads
 
 
-@pytest.mark.parametrize("head", ["ml_decoder", "cls"])
+@pytest.mark.parametrize("head", [pytest.param("ml_decoder", marks=pytest.mark.slow), "cls"])
 def test_recognition_alone_has_nothing_that_contrast_trains(head):
     """Table 1, row 2: neither text tower nor projection nor temperature are there."""
     objective = make_objective(head=head, contrast=False, retain=False)
@@ -478,7 +483,7 @@ def test_recognition_alone_finds_the_same_tags():
     np.testing.assert_array_equal(*read)
 
 
-@pytest.mark.parametrize("contrast", [True, False])
+@pytest.mark.parametrize("contrast", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_linear_head_learns_the_same_from_features_of_a_locked_tower(contrast):
     heads = {"image_projection": True, "embedding_dim": 8}
     model = tiny.make_model().clone(locked=("image",), **heads)

@@ -134,6 +134,7 @@ def test_paths_are_shortened_to_modules(path, modules):
     assert shorten(path.split("/")) == modules
 
 
+@pytest.mark.slow
 def test_every_product_of_a_tower_has_its_module_and_its_phase():
     """As XLA compiles it here, with blocks that are computed twice."""
     model = ViT("s/16", width=32, depth=3, mlp_dim=64, heads=2, remat="full")

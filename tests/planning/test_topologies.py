@@ -1,7 +1,6 @@
 """Described TPU devices: how many, on which host, in which slice."""
 
 import collections
-import importlib.util
 import platform
 import sys
 
@@ -11,9 +10,7 @@ from big_align.core.errors import UserError
 from big_align.parallel.devices.chips import CHIPS
 from big_align.planning.topologies import count_chips, names, topology_devices
 
-needs_libtpu = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="libtpu: pip install '.[plan]'"
-)
+needs_libtpu = pytest.mark.libtpu
 
 
 @needs_libtpu

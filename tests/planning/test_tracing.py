@@ -1,6 +1,7 @@
 """A plan is of the batches that a run has, features in place of images among them."""
 
 import numpy as np
+import pytest
 
 from big_align.planning import gpu_topologies
 from big_align.planning.machines import find_machine
@@ -25,6 +26,7 @@ def test_a_plan_has_features_where_a_run_caches_them():
     assert "image_embedding" in names and not names & {"image", "text_embedding"}
 
 
+@pytest.mark.slow
 def test_a_step_on_features_is_planned_without_its_towers(
     without_type_checks, monkeypatch, tmp_path
 ):

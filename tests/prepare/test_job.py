@@ -163,6 +163,7 @@ def name_language(text: str) -> str:
     return "en" if text.isascii() else "other"
 
 
+@pytest.mark.slow
 def test_members_of_tar_shards_are_kept(run, tmp_path):
     """Of an example that lacks them, or has no JSON, nothing but them is missing."""
     members = []
@@ -262,6 +263,7 @@ def test_an_output_without_a_name_is_not_the_root(raw, capsys, monkeypatch):
     assert "--output= is empty; name the folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_mistake_does_not_take_the_output(raw, run):
     flags = f"--input={raw}", "--rules=none"
     assert run("out", *flags, "--input_argument=caption=alt")[0] == 1
@@ -272,7 +274,7 @@ def test_a_mistake_does_not_take_the_output(raw, run):
     assert status == 1 and told in error
 
 
-@pytest.mark.parametrize("labeled", [True, False])
+@pytest.mark.parametrize("labeled", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_images_without_texts_are_told_to_name_them_unless_they_have_classes(
     run, tmp_path, labeled
 ):
@@ -308,7 +310,9 @@ def test_a_list_of_keys_is_checked(raw, run, tmp_path, line):
     assert error.strip().count("\n") == 0
 
 
-@pytest.mark.parametrize("flags", [[], ["--runner=DirectRunner"]])
+@pytest.mark.parametrize(
+    "flags", [[], pytest.param(["--runner=DirectRunner"], marks=pytest.mark.slow)]
+)
 def test_no_program_is_downloaded_to_run_a_job(raw, run, flags, monkeypatch):
     """Beam's DirectRunner first tries Prism, and falls back in silence."""
     from apache_beam.runners.portability.prism_runner import PrismRunner

@@ -70,7 +70,9 @@ CHANGES = {
 
 @pytest.mark.parametrize("field", CHANGES)
 @pytest.mark.parametrize("flags", SCHEDULES)
-@pytest.mark.parametrize("step", [10, 60, 100])
+@pytest.mark.parametrize(
+    "step", [60, *(pytest.param(n, marks=pytest.mark.slow) for n in (10, 100))]
+)
 def test_a_rate_that_another_config_changes_is_told_with_what_keeps_it(
     tmp_path, flags, field, step
 ):

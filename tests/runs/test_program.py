@@ -29,6 +29,7 @@ def make_program(*flags):
     return build_program(config, mesh, Watched(build.build_model(config), mesh), example), example
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_start():
     one, two = (make_program(f"--config.seed={seed}")[0].create() for seed in (0, 1))
     rows, others = (x.params["model"]["text"]["token_embedding"]["embedding"] for x in (one, two))

@@ -149,6 +149,7 @@ def test_broken_images_are_counted_and_replaced_as_in_the_loader(tmp_path, confi
     assert facts_of(dataset).broken() == 10
 
 
+@pytest.mark.slow
 def test_too_many_broken_images_end_the_run_with_the_worst_shard(tmp_path, config):
     config = change(config, source=write_pictures(tmp_path, spoil=spoil))
     patient = change(config, max_broken_fraction=0.5)

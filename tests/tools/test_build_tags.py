@@ -66,6 +66,7 @@ def test_a_list_of_names_is_counted_cut_and_written(arguments, tmp_path, capsys)
     assert made_by["min_count"] == 6 and made_by["source"]["name"] == "text"
 
 
+@pytest.mark.slow
 def test_a_compound_that_is_left_out_hides_no_noun(arguments, tmp_path, capsys):
     """A brown bear is a bear, so it counts as one; with all compounds it counts as itself."""
     (tmp_path / "captions.txt").write_text("a brown bear\n" * 7 + "a bear\n" * 6)

@@ -119,6 +119,7 @@ def test_a_number_out_of_range_is_told_before_the_source_is_read(tmp_path, capsy
     assert f"{flag.partition('=')[0]} is " in line and not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_help_explains_without_loading_tensorflow():
     done = subprocess.run(
         [sys.executable, "-m", "big_align.tools.build_vocab", "--help"],

@@ -252,6 +252,7 @@ def test_bad_input_is_one_line(embeddings, tmp_path, capsys, damage, changed, me
     assert not (tmp_path / "out" / shard_files.INDEX).exists()
 
 
+@pytest.mark.slow
 def test_help_explains_without_loading_anything():
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "big_align.tools.cluster", "--help"],

@@ -1,6 +1,5 @@
 """The tool from the command line to the table: a small step for a TPU, and for GPUs."""
 
-import importlib.util
 import json
 
 import pytest
@@ -11,9 +10,7 @@ from big_align.runs.command_line import load_config
 from big_align.tools import plan
 
 CONFIG = "--config=tests/tiny_config.py"
-needs_libtpu = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="libtpu: pip install '.[plan]'"
-)
+needs_libtpu = pytest.mark.libtpu
 
 
 @pytest.mark.slow

@@ -76,6 +76,7 @@ def test_labels_show_the_same_images_at_every_run(source, tmp_path, capsys):
     assert 4 <= len(numbers) <= 14 and not numbers & {7, 8, 9}  # These have no label.
 
 
+@pytest.mark.slow
 def test_cosines_of_several_folders_and_tables(source, tmp_path, capsys):
     clusters = f"--clusters={write_clusters(tmp_path / 'c', source)}"
     folders = [write_embeddings(tmp_path / f"step_{n}", source, n) for n in range(3)]

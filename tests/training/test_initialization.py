@@ -72,7 +72,10 @@ def assert_equal(one, two):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name == "mobile" else ()) for name in OBJECTIVES],
+    [
+        pytest.param(x, marks=[pytest.mark.slow] * (x not in ("blocks", "table")))
+        for x in OBJECTIVES
+    ],
 )
 def test_a_state_is_that_of_one_program_on_any_number_of_devices(name):
     one, eight = tiny.make_mesh(1), tiny.make_mesh(8, fsdp=4)
@@ -89,6 +92,7 @@ def test_a_state_is_that_of_one_program_on_any_number_of_devices(name):
     assert any(not x.sharding.is_fully_replicated for x in jax.tree.leaves(state.params))
 
 
+@pytest.mark.slow
 def test_a_mesh_of_other_devices_than_the_first():
     mesh = make_mesh(2, jax.devices()[4:])
     described, create = describe(OBJECTIVES["table"](mesh), mesh)
@@ -117,7 +121,9 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.mark.parametrize(("remat", "mlp_dim"), [("none", 40), ("full", 48)])
+@pytest.mark.parametrize(
+    ("remat", "mlp_dim"), [("none", 40), pytest.param("full", 48, marks=pytest.mark.slow)]
+)
 def test_more_blocks_are_no_more_to_compile(compiled, remat, mlp_dim):
     mesh = tiny.make_mesh()
     creates = [  # of a size that no other test has
@@ -131,6 +137,7 @@ def test_more_blocks_are_no_more_to_compile(compiled, remat, mlp_dim):
     assert len(compiled) == before
 
 
+@pytest.mark.slow
 def test_what_is_nearly_equal_is_told_apart():
     key, given = jax.random.key(3), np.arange(6.0)
 

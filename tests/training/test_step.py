@@ -166,6 +166,7 @@ def test_the_temperature_is_bounded_from_below(learned, projected):
     np.testing.assert_allclose(params["temperature"], projected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_tiny_run_overfits():
     mesh = tiny.make_mesh(1)
     objective = tiny.make_objective(mesh, label_smoothing=0.0)

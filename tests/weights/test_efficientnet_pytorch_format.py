@@ -61,6 +61,7 @@ def test_a_file_of_old_torch_is_the_model_that_its_names_say(lite, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_what_goes_on_to_timm_is_the_same_model(lite, tmp_path):
     write_safetensors(tmp_path / "lite.safetensors", make_weights(lite))
     interop.save(tmp_path / "timm", interop.read(tmp_path / "lite.safetensors"), format="timm")

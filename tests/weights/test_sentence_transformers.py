@@ -178,8 +178,16 @@ def read_projection(folder):
     return arrays
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("pool", ["mean", "cls", "lasttoken"])
+@pytest.mark.parametrize(
+    "pool, bias",
+    [
+        *(("mean", True), ("lasttoken", False)),
+        *(
+            pytest.param(*x, marks=pytest.mark.slow)
+            for x in (("mean", False), ("cls", True), ("cls", False), ("lasttoken", True))
+        ),
+    ],
+)
 def test_the_projection_goes_out_with_its_text_tower(tmp_path, pool, bias):
     model, out = make_dual(tmp_path, pool, bias), tmp_path / "out"
     interop.save(out, model, "sentence_transformers")

@@ -180,6 +180,7 @@ def test_images_stand_above_the_colors_of_their_own_patches():
     np.testing.assert_array_equal(pictures[4:], together)
 
 
+@pytest.mark.slow
 def test_patch_features_are_the_tokens_of_the_tower_in_their_places():
     """A change in one patch of the picture is largest at that patch."""
     node = {"name": "vit", "variant": "ti/4", "width": 16, "depth": 1, "heads": 2, "mlp_dim": 32}
@@ -197,6 +198,7 @@ def test_patch_features_are_the_tokens_of_the_tower_in_their_places():
     np.testing.assert_array_equal(gap[0], 0)
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_tell_how_images_are_made_is_an_error():
     with pytest.raises(ValueError, match="does not say how its images are preprocessed"):
         cluster_pictures.find_preprocessing(Pretrained({"name": "vit"}, {}))

@@ -15,6 +15,7 @@ def make_groups(counts=(9, 9, 9), seed=0):
     return np.float32(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
 
+@pytest.mark.slow
 def test_the_nearest_point_on_the_map_is_of_the_same_group():
     groups = np.arange(3).repeat(9)
     points = lay_out(make_groups(), seed=1)

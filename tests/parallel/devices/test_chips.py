@@ -17,9 +17,9 @@ TOPOLOGIES = {
 }
 
 
+@pytest.mark.libtpu
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_libtpu_names_and_divides_chips_as_the_table_does(name):
-    pytest.importorskip("libtpu")
     devices = topology_devices(TOPOLOGIES[name])
     chip = find_chip(devices[0].device_kind)
     assert chip is CHIPS[name]

@@ -30,7 +30,6 @@ from tests.parallel.devices.test_chips import TOPOLOGIES
 
 
 def make_mesh(topology, slices=1):
-    pytest.importorskip("libtpu")
     return Mesh(np.array(topology_devices(topology, slices)), "data")
 
 
@@ -47,6 +46,7 @@ def lower(mesh=None):
     return jax.jit(gradient, out_shardings=split).lower(*shapes)
 
 
+@pytest.mark.libtpu
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TPU_FLAGS)
 def test_the_compiler_for_every_generation_accepts_its_flags(name):
@@ -71,6 +71,7 @@ def lower_layers(mesh, num_layers=4):
     return jax.jit(apply, out_shardings=split).lower([kernel] * num_layers, x)
 
 
+@pytest.mark.libtpu
 @pytest.mark.slow
 def test_the_weights_of_a_layer_are_collected_while_the_one_below_computes():
     mesh = make_mesh("v5e:2x4")
@@ -80,6 +81,7 @@ def test_the_weights_of_a_layer_are_collected_while_the_one_below_computes():
     assert gathers.overlapped >= 3  # Nothing computes before the first.
 
 
+@pytest.mark.libtpu
 def test_the_compiler_for_several_slices_accepts_their_flags():
     mesh = make_mesh("v5e:4x4", slices=2)
     options = choose_options(mesh, {})
@@ -93,6 +95,7 @@ def test_xla_knows_the_flags_for_gpus():
     )  # Its CPU compiler parses those of all platforms.
 
 
+@pytest.mark.libtpu
 @pytest.mark.slow
 def test_less_effort_makes_a_simpler_program():
     mesh = make_mesh("v5e:2x4")
@@ -111,6 +114,7 @@ def test_a_cpu_has_no_options_but_those_given():
     }
 
 
+@pytest.mark.libtpu
 def test_given_options_replace_join_and_take_away():
     scheduler, gather = "xla_tpu_enable_latency_hiding_scheduler", "xla_enable_async_all_gather"
     given = {scheduler: False, gather: None, "xla_tpu_scoped_vmem_limit_kib": "65536"}

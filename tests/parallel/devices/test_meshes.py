@@ -5,7 +5,6 @@ GPU clusters are made up, since their devices have nothing but a node and a proc
 """
 
 import dataclasses
-import importlib.util
 import itertools
 
 import jax
@@ -24,10 +23,7 @@ from big_align.parallel.batches import explain_division, place_batch, process_ro
 from big_align.parallel.meshes import BATCH_AXES, batch_sharding, make_mesh
 from big_align.planning.topologies import GENERATIONS, topology_devices
 
-needs_libtpu = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None,
-    reason="libtpu describes TPU topologies: pip install -e '.[plan]'",
-)
+needs_libtpu = pytest.mark.libtpu
 
 SLICES = [
     *(("v2:2x2", 1), ("v2:4x4", 1), ("v2:16x16", 1), ("v3:4x4", 1), ("v3:16x32", 1)),

@@ -1,6 +1,5 @@
 """Both passes of attention compiled for devices that are not there: what the programs hold."""
 
-import importlib.util
 import re
 
 import jax
@@ -18,9 +17,7 @@ from big_align.planning.hlo import parse_program
 from big_align.planning.topologies import topology_devices
 from big_align.planning.traffic import count_traffic
 
-needs_libtpu = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="libtpu: pip install '.[plan]'"
-)
+needs_libtpu = pytest.mark.libtpu
 needs_compiler = pytest.mark.skipif(
     not gpu_topologies.has_compiler(), reason="JAX for CUDA: pip install '.[cuda]'"
 )
@@ -109,11 +106,18 @@ LENGTHS = [
 ]
 
 
+LARGE = [(577, 1024, 64), (1025, 1024, 64), (257, 1280, 80), (257, 1024, 128)]
+"""Those that take most of the memory of a core, which generations have more of or less."""
+
+
 @needs_libtpu
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
-@pytest.mark.parametrize(("tokens", "width", "channels"), LENGTHS)
+@pytest.mark.parametrize(
+    ("topology", "tokens", "width", "channels"),
+    [("v5e:2x2", *each) for each in LENGTHS]
+    + [(topology, *each) for topology in ("v5p:2x2x1", "v6e:2x2") for each in LARGE],
+)
 def test_every_length_fits_on_a_tpu(topology, tokens, width, channels, dtype):
     query = 8, tokens, width // channels, channels
     _, targets, lines = compile_for_tpu(topology, query, dtype=dtype)

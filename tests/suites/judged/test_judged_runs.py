@@ -128,6 +128,7 @@ def relate(pairs):
     return found
 
 
+@pytest.mark.slow
 def test_crisscrossed_captions_are_measured_as_loops_measure_them(rows, embedded):
     judged, zimg, ztxt = embedded("cxc")
     metrics = rows["cxc"]["metrics"]

@@ -135,6 +135,7 @@ def test_the_evaluator_of_a_run_reports_what_the_command_does(model, data, fitte
         assert found == pytest.approx(row["metrics"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_templates_that_are_given_come_before_those_of_the_data_set(model, data, tmp_path):
     """IDEA, A.2: one list of prompts for nearly all data sets."""
     embedder, tokenizer = make_embedder(model)
@@ -202,6 +203,7 @@ def test_what_is_embedded_is_kept_when_embedding_is_killed(
     assert sum(counted) == 40 - 2 * 16
 
 
+@pytest.mark.slow
 def test_benchmarks_and_tasks_of_the_same_images_embed_them_once(
     model, data, tmp_path, counted, capsys
 ):
@@ -238,6 +240,7 @@ def test_corrected_labels_are_measured_again_with_what_was_embedded(
     assert [len(each["per_class"]) for each in (row, after)] == [10, 1]
 
 
+@pytest.mark.slow
 def test_the_order_of_shards_changes_no_number(model, data, output, tmp_path):
     small.write_cifar(tmp_path)
     folder = tmp_path / "cifar10"
@@ -392,6 +395,7 @@ def test_a_probe_is_chosen_by_the_validation_split_in_a_run_and_by_the_command(m
     assert NamedBenchmark(*named)(embedder) != pytest.approx(found, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_broken_examples_are_counted_alike_for_images_and_labels(model, tmp_path):
     small.write_cifar(tmp_path, test=0, train=10)
     members = small.list_members([n % 10 for n in range(20)], 0)

@@ -44,6 +44,7 @@ def test_with_all_buckets_the_nearest_are_those_of_a_brute_force(buckets, device
     np.testing.assert_allclose(cosine, true.max(1), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_few_probes_find_nearly_all_that_lie_together():
     rows, others = draw_rows(400, 1, 40, 32, 0.02), draw_rows(600, 2, 40, 32, 0.02)
     cosine, number = collect(rows, others, Buckets(40, 3), chunk=100)

@@ -319,6 +319,7 @@ def test_classes_are_named_by_averaged_templates_and_the_temperature(model, pict
     assert [p for _, p in even] == pytest.approx([1 / 3] * 3, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_names_without_templates_get_those_of_the_run(model, pictures, tmp_path):
     run = dataclasses.replace(model, templates=("a {} on grass", "{}"))
     interop.save(tmp_path / "run", run, format="big_align")
@@ -373,6 +374,7 @@ def test_the_texts_of_classes_are_embedded_once_for_all_images(model, pictures, 
     assert len(set(dict(turned).values())) == 2
 
 
+@pytest.mark.slow
 def test_a_classifier_of_its_own_names_classes(model, pictures, tmp_path):
     kernel = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
     bias, names = np.float32([0.1, -0.2, 0]), ("cat", "dog", "crane")

@@ -301,6 +301,7 @@ def test_any_value_of_json_is_a_value_of_the_table(tmp_path):
     assert read_lines(tmp_path, lines) == {"n": [str(2**70)] * 3, "t\\ud83d": ["x\\ude00"] * 3}
 
 
+@pytest.mark.slow
 def test_a_table_has_columns_not_names_without_end(tmp_path):
     with pytest.raises(UserError, match="x.jsonl has 6001 columns, .*; at most 5000 are read"):
         read_lines(tmp_path, [f'{{"key": "{n}", "c{n}": 1}}' for n in range(6000)])

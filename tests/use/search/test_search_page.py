@@ -3,12 +3,14 @@
 import json
 import shutil
 
+import pytest
 from indexes import TEXTS, encode_photo
 
 from big_align.use.search.index_folder import write_info
 from tests.manual import read_blocks
 
 
+@pytest.mark.slow
 def test_the_python_of_the_page_runs(table_index, weights, tmp_path, monkeypatch, capsys):
     shutil.copytree(table_index, tmp_path / "workdirs/index")
     info = tmp_path / "workdirs/index/index.json"
