@@ -1,6 +1,7 @@
 """Described TPU devices: how many, on which host, in which slice."""
 
 import collections
+import importlib.util
 import platform
 import sys
 
