@@ -124,7 +124,7 @@ def test_html_is_written_by_templates_alone():
 OWN_FILES = {
     "benchmarks.catalog", "benchmarks.measuring.published", "configuration.config_files",
     "data.loading.parallel", "distributed.agreement", "huge_pages", "planning.compilation",
-    "planning.tracing", "prepare.examination", "search.results", "search.server",
+    "planning.tracing", "prepare.examination",
     "tools.benchmark", "distributed.failures", "data.record_encoding",
 }  # fmt: skip
 """Modules that read files of the package, of the system, or that they have just written."""
