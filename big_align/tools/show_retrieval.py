@@ -21,8 +21,8 @@ SEED = flags.DEFINE_integer("seed", 0, "Random seed for choosing queries.")
 def main() -> None:
     """Runs the command."""
     from big_align.evaluators.exhibits.pixels import read_pixels
-    from big_align.evaluators.exhibits.retrieval import choose_queries
-    from big_align.pages.plots import retrieval_pictures
+    from big_align.evaluators.exhibits.retrieval import show_pairs
+    from big_align.pages.plots.example_pictures import draw_examples
     from big_align.pages.plots.picture_files import check_picture
     from big_align.runs import build, check, evaluate
 
@@ -35,10 +35,9 @@ def main() -> None:
         config, workdir, tokenizer, command_line.chosen_checkpoint()
     )
     pairs = retrieval.embed(embedder)
-    images, captions = choose_queries(pairs, QUERIES.value, SEED.value)
-    figure = retrieval_pictures.draw_retrieval(
-        pairs, read_pixels(retrieval.source), images, captions, NEAREST.value
-    )
+    pixels = read_pixels(retrieval.source)
+    shown = show_pairs(pairs, pixels, QUERIES.value, NEAREST.value, SEED.value)
+    figure = draw_examples(shown)
     figure.savefig(OUTPUT.value, dpi=100)
     print(f"{OUTPUT.value}: {workdir} at step {step}")
 

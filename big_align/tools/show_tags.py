@@ -88,7 +88,7 @@ def judge_texts(
     """
     from big_align.evaluators.exhibits.tag_texts import measure_fit, write_texts
     from big_align.objectives.parts.tag_texts import choose_written
-    from big_align.pages.plots.tag_pictures import draw_fits
+    from big_align.pages.plots.fit_pictures import draw_fits
     from big_align.use.inference.loaded_model import load
 
     written = texts.keep_fitting(choose_written(found.given, found.found, retain))
@@ -105,10 +105,10 @@ def judge_texts(
 
 def main() -> None:
     """Runs the command."""
-    from big_align.evaluators.exhibits import tags
     from big_align.evaluators.exhibits.pixels import read_pixels
+    from big_align.evaluators.exhibits.tags import show_found
     from big_align.objectives.parts.tag_texts import TagTexts
-    from big_align.pages.plots import tag_pictures
+    from big_align.pages.plots.example_pictures import draw_examples
     from big_align.pages.plots.picture_files import check_picture
     from big_align.runs import build, check, evaluate
 
@@ -129,11 +129,8 @@ def main() -> None:
         figure = judge_texts(found, evaluator.tags, texts, retain, pixels, JUDGE.value)
     else:
         pixels = read_pixels(evaluator.source)
-        shown = [
-            tags.describe_image(found, row, evaluator.tags.names, pixels, TAGS.value)
-            for row in tags.choose_images(found, IMAGES.value, SEED.value)
-        ]
-        figure = tag_pictures.draw_tags(shown)
+        chosen = IMAGES.value, TAGS.value, SEED.value
+        figure = draw_examples(show_found(found, evaluator.tags.names, pixels, *chosen), columns=2)
     figure.savefig(OUTPUT.value, dpi=100)
     some = int(found.found.any(axis=1).sum())
     print(

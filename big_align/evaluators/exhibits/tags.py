@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int
 
 from big_align.evaluators.exhibits.exhibit import Examples, Finding, Item
 from big_align.evaluators.exhibits.pixels import Pixels
@@ -30,28 +30,6 @@ class Found(NamedTuple):
     number: Int[np.ndarray, " n"]
 
 
-class FoundTag(NamedTuple):
-    """A tag that a model finds in an image.
-
-    Attributes:
-      name: name of the tag.
-      probability: probability according to the model.
-      confirmed: whether another caption of the image names it.
-    """
-
-    name: str
-    probability: float
-    confirmed: bool
-
-
-class TaggedImage(NamedTuple):
-    """An image with a caption and the tags found, most probable first."""
-
-    pixels: UInt8[np.ndarray, "h w 3"]
-    caption: str
-    tags: list[FoundTag]
-
-
 def choose_images(found: Found, count: int, seed: int) -> list[int]:
     """Draws images, preferring those in which a tag is found.
 
@@ -66,28 +44,6 @@ def choose_images(found: Found, count: int, seed: int) -> list[int]:
     order = np.random.default_rng(seed).permutation(len(found.number))
     nothing = ~found.found[order].any(axis=1)
     return order[np.argsort(nothing, kind="stable")][:count].tolist()
-
-
-def describe_image(
-    found: Found, row: int, names: Sequence[str], pixels: Pixels, most: int = 6
-) -> TaggedImage:
-    """Collects what to show about an image.
-
-    Args:
-      found: what a model found.
-      row: row of `found`.
-      names: names of all tags.
-      pixels: returns the picture of an example, given its number.
-      most: number of tags to show, most probable first.
-    """
-    logits = found.logits[row]
-    ids = np.flatnonzero(found.found[row])
-    ids = ids[np.argsort(-logits[ids], kind="stable")][:most]
-    tags = [
-        FoundTag(names[tag], float(1 / (1 + np.exp(-logits[tag]))), bool(found.missed[row, tag]))
-        for tag in ids.tolist()
-    ]
-    return TaggedImage(pixels(int(found.number[row])), " / ".join(found.captions[row]), tags)
 
 
 def show_found(
@@ -105,9 +61,17 @@ def show_found(
     """
     rows = []
     for row in choose_images(found, count, seed):
-        image = describe_image(found, row, names, pixels, most)
-        tags = [Item(text=f"{t.name} {t.probability:.2f}", right=t.confirmed) for t in image.tags]
-        rows.append(Finding(Item(image.pixels, image.caption), tags))
+        logits, ids = found.logits[row], np.flatnonzero(found.found[row])
+        probable = ids[np.argsort(-logits[ids], kind="stable")][:most].tolist()
+        tags = [
+            Item(
+                text=f"{names[tag]} {1 / (1 + np.exp(-logits[tag])):.2f}",
+                right=bool(found.missed[row, tag]),
+            )
+            for tag in probable
+        ]
+        query = Item(pixels(int(found.number[row])), " / ".join(found.captions[row]))
+        rows.append(Finding(query, tags))
     note = (
         "Each tag with its probability. Beside the image is the given caption, whose own tags are "
         "left out; a tag in green is in another caption of the image."

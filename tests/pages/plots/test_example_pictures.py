@@ -5,14 +5,16 @@ import json
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 
 from big_align.core.errors import UserError
 from big_align.data.examples import Example
 from big_align.data.sources.array_source import ArraySource
+from big_align.evaluators.exhibits.exhibit import Examples, Finding, Item
 from big_align.evaluators.exhibits.pixels import read_pixels
-from big_align.evaluators.exhibits.retrieval import Pairs, choose_queries, find_nearest
-from big_align.pages.plots import curves, retrieval_pictures
+from big_align.evaluators.exhibits.retrieval import Pairs, choose_queries, find_nearest, show_pairs
+from big_align.evaluators.exhibits.tags import Found, choose_images, show_found
+from big_align.pages.plots import curves
+from big_align.pages.plots.example_pictures import RIGHT, WRONG, draw_examples
 from big_align.training.logs import metrics
 
 
@@ -62,30 +64,86 @@ def test_queries_depend_on_the_seed_alone_and_overlap_in_nothing():
 
 
 def test_a_caption_frames_every_image_that_it_describes(pairs):
-    figure = Figure()
-    retrieval_pictures.draw_nearest_images(figure, pairs, gray, queries=[0, 4], k=3)
-    for row, (near, right) in enumerate([([0, 1, 2], [0, 1]), ([2, 1, 0], [2])]):
-        axes = figure.axes[3 * row : 3 * row + 3]
-        shown = [int(axis.images[0].get_array()[0, 0, 0]) for axis in axes]
-        assert shown == pairs.number[near].tolist()
-        green = [frame(axis) == retrieval_pictures.RIGHT for axis in axes]
-        assert green == [image in right for image in near]
-    assert "same" in figure.axes[0].texts[0].get_text()
+    by_text, _ = show_pairs(pairs, gray, count=5, k=3)
+    axes = np.reshape(draw_examples([by_text]).axes, (-1, 3))
+    drawn = {row.query.text: line for row, line in zip(by_text.rows, axes, strict=True)}
+    assert drawn.keys() == set(pairs.captions)
+    for text, right in (("same", [0, 1]), ("first", [0]), ("second", [1]), ("third", [2])):
+        shown = [int(axis.images[0].get_array()[0, 0, 0]) for axis in drawn[text]]
+        assert sorted(shown) == pairs.number.tolist()
+        green = [frame(axis) == RIGHT for axis in drawn[text]]
+        assert green == [number in pairs.number[right] for number in shown]
+        assert text in drawn[text][0].texts[0].get_text()
+    shown = [int(axis.images[0].get_array()[0, 0, 0]) for axis in drawn["third"]]
+    assert shown == pairs.number[[2, 1, 0]].tolist()  # the nearest first
 
 
 def test_an_image_lists_different_captions_and_marks_its_own(pairs):
-    figure = Figure()
-    retrieval_pictures.draw_nearest_captions(figure, pairs, gray, queries=[1], k=4)
-    lines = {text.get_text(): text.get_color() for text in figure.axes[1].texts}
-    assert len(lines) == len(figure.axes[1].texts) == 4
-    assert set(list(lines)[:2]) == {"same", "second"}
-    right = {text for text, color in lines.items() if color == retrieval_pictures.RIGHT}
-    assert right == {"same", "second"}
+    _, by_image = show_pairs(pairs, gray, count=3, k=4)
+    figure = draw_examples([by_image])
+    for row, text in zip(by_image.rows, figure.axes[1::2], strict=True):
+        lines = {line.get_text(): line.get_color() for line in text.texts}
+        assert len(lines) == len(text.texts) == 4
+        right = {text for text, color in lines.items() if color == RIGHT}
+        own = {0: {"same", "first"}, 2: {"same", "second"}, 3: {"third"}}
+        assert right == own[int(row.query.image[0, 0, 0])] == set(list(lines)[: len(right)])
 
 
-def test_fewer_images_than_asked_for_leave_room_empty(pairs):
-    figure = retrieval_pictures.draw_retrieval(pairs, gray, images=[0], captions=[1], k=5)
+def test_fewer_images_than_asked_for_are_all(pairs):
+    figure = draw_examples(show_pairs(pairs, gray, count=1, k=5))
     assert sum(bool(axis.images) for axis in figure.axes) == 3 + 1
+
+
+NAMES = ("dog", "ball", "grass", "sky")
+
+
+def make_found(logits, given, missed):
+    logits, given, missed = np.float32(logits), np.array(given, bool), np.array(missed, bool)
+    captions = [[f"caption {n}"] for n in range(len(logits))]
+    number = 10 * np.arange(len(logits))
+    return Found(logits, given, missed, ~given & (logits > 0), captions, number)
+
+
+def test_tags_stand_in_the_order_of_their_probability():
+    found = make_found(
+        [[0] * 4, [3.0, 1.0, 2.0, 0.5]], [[1] * 4, [1, 0, 0, 0]], [[0] * 4, [0, 1, 0, 1]]
+    )
+    (shown,) = show_found(found, NAMES, gray, count=1, most=2)
+    (row,) = shown.rows
+    assert row.query.text == "caption 1" and (row.query.image == 10).all()
+    assert [(x.text, x.right) for x in row.found] == [("grass 0.88", False), ("ball 0.73", True)]
+
+
+def test_images_with_found_tags_come_first_and_depend_on_the_seed_alone():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(40, 4)) - 1.5
+    found = make_found(logits, np.zeros((40, 4)), np.zeros((40, 4)))
+    some = found.found.any(axis=1)
+    chosen = choose_images(found, 40, seed=1)
+    assert sorted(chosen) == list(range(40)) and 5 < some.sum() < 35
+    assert some[chosen].tolist() == sorted(some.tolist(), reverse=True)
+    first = choose_images(found, 5, seed=1)
+    assert first == chosen[:5] and some[first].all()
+    assert first != choose_images(found, 5, seed=2)
+
+
+def test_texts_stand_beside_their_image_and_right_ones_are_green():
+    tags = [Item(text="dog 0.90", right=True), Item(text="$ky 0.70", right=False)]
+    rows = [
+        Finding(Item(gray(1), "a " * 80), tags),
+        Finding(Item(gray(2), "the sky"), []),
+        Finding(Item(gray(3), "a ball"), tags[:1]),
+    ]
+    figure = draw_examples([Examples("Tags", "", rows)], columns=2)
+    pictures, texts = figure.axes[::2], figure.axes[1::2]
+    assert [int(axis.images[0].get_array()[0, 0, 0]) for axis in pictures[:3]] == [1, 2, 3]
+    assert not pictures[3].axison and not texts[3].texts
+    lines = {text.get_text(): text.get_color() for text in texts[0].texts}
+    assert len(texts[0].texts) == 5
+    assert lines["dog 0.90"] == RIGHT and lines[r"\$ky 0.70"] == WRONG
+    assert any(line.endswith("…") for line in lines)
+    assert [text.get_text() for text in texts[1].texts] == ["the sky", "nothing found"]
+    figure.canvas.draw()
 
 
 def test_pixels_are_those_of_the_example_across_shards():
