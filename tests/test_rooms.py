@@ -175,6 +175,6 @@ def test_a_public_class_has_a_name_of_its_own():
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/design.md"])
 def test_a_page_about_the_code_names_paths_that_are_there(page):
     named = set(re.findall(r"`([\w/.]+(?:\.py|\.md|/))`", (ROOT / page).read_text()))
-    for path in {path.rpartition("NAME")[0] or path for path in named}:
+    for path in {re.split("NAME|PAPER", path)[0] for path in named}:
         inside = [folder for folder in (PACKAGE, ROOT) if (folder / path).exists()]
         assert inside or list(PACKAGE.rglob(path)), path
