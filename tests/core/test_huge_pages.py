@@ -12,7 +12,7 @@ from tests.manual import ROOT
 
 TELL = """
 import json, os, sys
-from big_align import huge_pages
+from big_align.core import huge_pages
 if {supported} is not None:
     huge_pages.are_on_request = lambda: {supported}
 huge_pages.restart()
@@ -62,7 +62,7 @@ def test_huge_pages_are_asked_for_large_arrays():
         pytest.skip(f"this system has no huge pages on request: see {huge_pages.SYSTEM}")
     code = """
 import ctypes, pathlib
-from big_align import huge_pages
+from big_align.core import huge_pages
 huge_pages.restart()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

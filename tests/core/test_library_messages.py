@@ -15,7 +15,7 @@ def initialize():
 """
 PROGRAM = """
 import logging
-from big_align import library_messages
+from big_align.core import library_messages
 library_messages.shorten()
 library_messages.shorten()
 logging.basicConfig(format="%(levelname)s %(message)s")
@@ -48,7 +48,7 @@ def test_a_plugin_that_does_not_start_is_one_line_with_its_causes(tmp_path):
 FULL = """
 import asyncio, gc, jax, resource, signal, sys
 from flax import struct
-from big_align import library_messages
+from big_align.core import library_messages
 from big_align.core.errors import NotSavedError
 from big_align.training.saving import checkpoint
 if {shortened}:
