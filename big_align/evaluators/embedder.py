@@ -38,20 +38,13 @@ MAX_LENGTHS, LENGTH_UNIT = 4, 8
 
 @runtime_checkable
 class Verbs(Protocol):
-    """What embeds: an objective, or a model alone. Not every one has more (`REMEDIES`)."""
+    """What embeds: an objective, or a model alone.
+
+    A method that is missing, such as `embed_text`, is an error when it is asked for (`REMEDIES`).
+    """
 
     def scale(self, params: Params) -> Float[jax.Array, ""] | None:
         """Returns what cosines are multiplied by; None if there is nothing."""
-
-    def embed_image(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[jax.Array, "b d"]:
-        """Returns unit-length image embeddings."""
-
-    def embed_text(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[jax.Array, "b d"]:
-        """Returns unit-length text embeddings."""
 
 
 class Embedder:
