@@ -9,6 +9,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["big_align", "big_align.*"]),
+    package_dir={"big_align.configs": "configs"},
     package_data={
         "big_align": ["py.typed"],
         "big_align.benchmarks": ["data_sets/*.json", "suites.json"],

@@ -39,9 +39,9 @@ sys.path.insert(0, str(ROOT))
 import jax
 import jax.numpy as jnp
 
-from big_align import sharding
 from big_align.losses.cluster_discrimination import add_margin, combine, log_sum
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
+from big_align.parallel.meshes import make_mesh
 from big_align.row_tables import Table, draw_rows
 from big_align.training.optimizers import make_row_optimizer
 
@@ -117,7 +117,7 @@ def sparse_step(
     negatives: str = "sampled",
 ) -> tuple[Table, jax.Array, jax.Array]:
     """Draws rows and updates them; returns what `dense_step` does."""
-    mesh, key = sharding.make_mesh(devices=jax.devices()[:1]), jax.random.key(seed)
+    mesh, key = make_mesh(devices=jax.devices()[:1]), jax.random.key(seed)
     drawn = draw_rows(table.values, labels, key, num_rows=len(table.values), ratio=ratio, mesh=mesh)
 
     def loss_of(zimg: jax.Array, rows: jax.Array) -> jax.Array:

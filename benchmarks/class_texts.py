@@ -43,12 +43,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from big_align import sharding
 from big_align.data.labels.classes import ClassList
 from big_align.models.clip_text import ClipText
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.vit import ViT
 from big_align.objectives.iclip import Iclip
+from big_align.parallel.meshes import batch_sharding, make_mesh, replicated
+from big_align.parallel.shards import map_rows
 
 AT_ONCE, CHUNKS = "at once", "in chunks"
 PASSES = {AT_ONCE: 3, CHUNKS: 4}
@@ -76,7 +77,7 @@ class AtOnce(Iclip):
         encode = lambda params, rows: self.model.apply(  # noqa: E731
             {"params": params}, *rows, True, rngs={"dropout": rng}, method="encode_text"
         )
-        return sharding.map_rows(encode, params["model"], tuple(texts), self.mesh)
+        return map_rows(encode, params["model"], tuple(texts), self.mesh)
 
 
 def make_step(
@@ -87,7 +88,7 @@ def make_step(
     Returns:
       The program, what makes its arguments, and the bytes that have to grow with the classes.
     """
-    mesh = sharding.make_mesh(devices=jax.devices()[:devices])
+    mesh = make_mesh(devices=jax.devices()[:devices])
     # Nothing is computed by the image tower; its width is that of the embeddings.
     image = ViT(variant="ti/16", width=tower.output_dim, heads=1, depth=1)
     names = ClassList.from_names([str(i) for i in range(classes)])
@@ -116,7 +117,7 @@ def make_step(
         zimg /= jnp.linalg.norm(zimg, axis=1, keepdims=True)
         return {"model": nn.meta.unbox(params), "log_scale": jnp.float32(2.0)}, zimg, label
 
-    whole, rows = sharding.replicated(mesh), sharding.batch_sharding(mesh)
+    whole, rows = replicated(mesh), batch_sharding(mesh)
     shardings = whole, rows, rows
     arguments = jax.jit(init, out_shardings=shardings)
     compiled = jax.jit(step, in_shardings=shardings, out_shardings=(whole, (whole, rows)))

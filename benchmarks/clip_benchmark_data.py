@@ -18,8 +18,8 @@ from typing import Any
 
 from big_align.benchmarks import catalog
 from big_align.configs import common, two_cores
+from big_align.configuration.defaults import complete_config
 from big_align.data.labels.prompts import fill_class_templates
-from big_align.runs.defaults import complete_config
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LARGEST = 211  # the most classes of a data set

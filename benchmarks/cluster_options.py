@@ -24,11 +24,11 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np
 
-from big_align import sharding
 from big_align.clusters.cluster_embeddings import Plan, find_centers, write_labels
 from big_align.clusters.nearest_centers import NearestCenters
 from big_align.configs.common import data_dir
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
+from big_align.parallel.meshes import make_mesh
 
 CANDIDATES = {1: (1, 2, 4), 8: (8, 12, 16)}
 """Candidates by the number of nearest centers: one in k-means, eight for labels."""
@@ -57,7 +57,7 @@ def read_classes(rows: EmbeddingFolder) -> np.ndarray:
 
 def cluster(rows: EmbeddingFolder, plan: Plan) -> tuple[np.ndarray, np.ndarray, int, float]:
     """Returns centers, the nearest of each image, iterations, and seconds."""
-    mesh = sharding.make_mesh()
+    mesh = make_mesh()
     with tempfile.TemporaryDirectory() as name:
         folder, begin = pathlib.Path(name), time.perf_counter()
         centers = find_centers(rows, plan, folder, mesh, say=lambda _: None)
@@ -72,7 +72,7 @@ def search(
     rows: EmbeddingFolder, centers: np.ndarray, count: int = 1, candidates: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Returns cosines and numbers of the nearest centers of each image, and seconds."""
-    find = NearestCenters(centers, sharding.make_mesh(), count, candidates=candidates)
+    find = NearestCenters(centers, make_mesh(), count, candidates=candidates)
     next(find(rows))  # compiles
     begin = time.perf_counter()
     cosine, label = (np.concatenate(x) for x in zip(*find(rows), strict=True))

@@ -41,7 +41,7 @@ import optax
 
 from big_align.losses.blocks import GPU_LOGITS, choose_blocks
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
-from big_align.sharding import Shards
+from big_align.parallel.shards import Shards
 
 OPEN_CLIP, PLAIN, KEPT, RECOMPUTED, TILES = (
     "open_clip ClipLoss",
@@ -287,16 +287,16 @@ def plan(options: argparse.Namespace) -> None:
     from jax._src.mesh import AbstractDevice  # what Pallas asks for the number of multiprocessors
     from jax.sharding import AbstractMesh
 
-    from big_align import sharding
     from big_align.devices import traced
+    from big_align.parallel.meshes import batch_sharding, make_mesh, replicated
     from big_align.planning import executed, gpu_topologies, hlo, traffic
 
     (gpu,) = gpu_topologies.describe_gpus(options.plan, 1, 1)
     cores = gpu_topologies.TARGETS[options.plan].processors
     described = AbstractDevice(gpu.device_kind, cores, "gpu")
-    mesh, rows = sharding.make_mesh(devices=[gpu]), (options.batch, options.dim)
-    pair = jax.ShapeDtypeStruct(rows, options.dtype, sharding=sharding.batch_sharding(mesh))
-    scale = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding.replicated(mesh))
+    mesh, rows = make_mesh(devices=[gpu]), (options.batch, options.dim)
+    pair = jax.ShapeDtypeStruct(rows, options.dtype, sharding=batch_sharding(mesh))
+    scale = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
     blocks = [options.block or max(256, GPU_LOGITS // options.batch)]
     print("| rows of a block | kernels | GB read and written | products | temporaries (MiB) |")
     print("|---|---|---|---|---|")

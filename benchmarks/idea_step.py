@@ -39,7 +39,6 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from big_align import sharding
 from big_align.components.models import build_model
 from big_align.components.signatures import make
 from big_align.components.transforms import shape_of_image
@@ -48,6 +47,8 @@ from big_align.models.bert import Bert
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.vit import ViT
 from big_align.objectives.idea import Idea
+from big_align.parallel.batches import place_batch
+from big_align.parallel.meshes import make_mesh
 from big_align.runs import build
 from big_align.runs.check import BlankTokenizer
 from big_align.runs.command_line import load_config
@@ -116,7 +117,7 @@ def count_flops(lowered: jax.stages.Lowered) -> float:
 
 def measure_flops(options: argparse.Namespace) -> None:
     """Prints the FLOPs of the paper's model."""
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    mesh = make_mesh(devices=jax.devices()[:1])
     length = 40
     model = DualEncoder(
         image=ViT(variant="b/16"),
@@ -182,7 +183,7 @@ def measure_times(options: argparse.Namespace) -> None:
     tags = make_tags(options.small_tags, config.model.text.vocab_size)
     size = shape_of_image(config.data.transform, "config.data.transform")[0]
     shapes = describe_batch(options.batch or config.batch_size, size, tokenizer.length)
-    batch = sharding.place_batch(fill_batch(shapes, len(tags)), mesh)
+    batch = place_batch(fill_batch(shapes, len(tags)), mesh)
     given = {k: v for k, v in config.objective.items() if k not in ("name", "change_step", *LADDER)}
     steps, states, times = {}, {}, {name: [] for name in STEPS}
     for name, settings in STEPS.items():

@@ -10,8 +10,7 @@ of 500 x 375 with 64 processes.
 
 CPU time is counted, and not that of the clock; but more processes than cores evict each other from
 the caches, and CPU time grows. With `--stretch` they sleep longer, so that few are awake at a time.
-`here` is what was reached on this machine. `image_text` of tf.data runs as it is: what its graph
-does is the work of its threads, and only its Python functions bound images per second.
+`here` is what was reached on this machine.
 
     python benchmarks/input_ceiling.py                    # $BIG_ALIGN_DATA or ../shared/data
     python benchmarks/input_ceiling.py --workers 16 64 --images 5000 --stretch 16    # two cores
@@ -31,7 +30,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import input_pipeline
-import numpy as np
 from PIL import Image
 
 from big_align.data.loading.image_pipeline import ImagePipeline
@@ -153,18 +151,15 @@ class Cost:
     """What an image costs.
 
     Attributes:
-      parent: seconds that hold Python's lock in the training process: those of its CPU or, with
-        tf.data, of its Python functions.
-      worker: other CPU seconds, of processes or of TensorFlow's threads.
+      parent: CPU seconds of the training process.
+      worker: CPU seconds of the other processes.
       busy: seconds that a worker takes, the sleep apart that stands for Pillow's C code.
-      sleeps: whether Pillow's C code slept.
       rate: images per second that were reached here.
     """
 
     parent: float
     worker: float
     busy: float
-    sleeps: bool
     rate: float
 
 
@@ -189,34 +184,9 @@ def measure_processes(photos: Input, sleeps: Sleeps, workers: int) -> Cost:
     return measure_loader(photos, sleeps, num_threads=1, num_processes=workers)
 
 
-def measure_tensorflow(photos: Input, sleeps: Sleeps, workers: int) -> Cost:
-    """Measures `image_text` as it is: its operations decode outside of Python, and none sleeps."""
-    from big_align.data.tf_data.row_plans import RowPlanner
-    from big_align.data.tf_data.stream_dataset import make_stream_dataset
-
-    rows = {"": make_rows(photos, TarSource(photos.path))}
-    dataset = make_stream_dataset(rows, photos.tokenizer, num_threads=os.cpu_count())
-    batches, steps = dataset.as_numpy_iterator(), max(4, photos.images // photos.batch_size // 8)
-    for _ in range(6):
-        next(batches)
-    cpu, clock = time.process_time(), time.monotonic()
-    for _ in range(steps):
-        next(batches)
-    count = steps * photos.batch_size
-    whole, rate = (time.process_time() - cpu) / count, count / (time.monotonic() - clock)
-    del batches  # ends what is made ahead
-    planner, planned = RowPlanner(rows, np.arange(photos.batch_size)), np.arange(2000)
-    cpu = time.thread_time()
-    for first in range(0, len(planned), 32):
-        planner.plan(planned[first : first + 32])
-    python = (time.thread_time() - cpu) / len(planned)
-    return Cost(python, whole - python, whole, False, rate)
-
-
 SIDES: dict[str, Callable[[Input, Sleeps, int], Cost]] = {
     "threads": measure_threads,
     "processes": measure_processes,
-    "tf.data": measure_tensorflow,
 }
 """Each makes the same batches with a number of workers."""
 
@@ -247,7 +217,7 @@ def measure_loader(photos: Input, sleeps: Sleeps, **workers: int) -> Cost:
             batches.close()
     finally:
         undo()
-    return Cost(parent, worker, worker if loader.num_processes else parent, True, rate)
+    return Cost(parent, worker, worker if loader.num_processes else parent, rate)
 
 
 def read_cpu(pids: list[int]) -> float:
@@ -261,7 +231,7 @@ def read_cpu(pids: list[int]) -> float:
 
 def print_row(side: str, workers: int, cost: Cost, sleeps: Sleeps) -> None:
     """Prints a row of the table with the bounds."""
-    by_workers = workers / (cost.busy + cost.sleeps * (sleeps.decode + sleeps.resize))
+    by_workers = workers / (cost.busy + sleeps.decode + sleeps.resize)
     by_parent = 1 / cost.parent
     print(
         f"{side:10} {workers:8d} {1e6 * cost.parent:10.1f} {1e6 * cost.worker:10.1f} "

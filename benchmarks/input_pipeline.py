@@ -7,10 +7,6 @@ rounds of the same run. The mark is a ratio of at least 0.85 for the better of t
 threads (fewest cycles an image; best where cores are few or busy, or images large) or processes
 (no shared lock; best where images are small, or cores many).
 
-The same batches by TensorFlow's own operations (`tf_pipelines:image_text`) stand beside threads and
-processes where TensorFlow is: images per second, CPU time of this process per image, and how much
-of it is Python, which holds a lock that all threads share.
-
 Finding tags is measured apart, where WordNet is ($NLTK_DATA): captions per second of one thread,
 looking for all nouns of WordNet, and the images per second of the pipeline with it against
 without. The mark is that one thread finds the tags of as many captions as it makes images.
@@ -36,7 +32,6 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-import numpy as np
 from PIL import Image
 
 from big_align.data.labels.word_net import WordNet
@@ -55,7 +50,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = pathlib.Path(os.environ.get("BIG_ALIGN_DATA", ROOT.parent / "shared" / "data"))
 SMALL = (72, "resize(72)|random_crop(64)|flip_horizontal")
 PHOTO = (346, "resize(346)|random_crop(289)|flip_horizontal")  # ALIGN §5
-RESIZED = "random_resized_crop({})|flip_horizontal"
 PHOTO_SIZE = (500, 375)
 PHOTO_COUNT = 600
 
@@ -73,7 +67,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--batch_size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=("tensorflow",), help="print only this table")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds per round and side")
     return parser.parse_args()
 
@@ -187,75 +180,6 @@ def compare(title: str, work, tokenizer, options, num_processes: int) -> float:
     return ratio
 
 
-def time_cpu(take, count: int) -> tuple[float, float]:
-    """Returns images per second, and CPU microseconds of this process per image, of a call."""
-    started, cpu = time.perf_counter(), time.process_time()
-    take()
-    used = time.process_time() - cpu
-    return count / (time.perf_counter() - started), used / count * 1e6
-
-
-def compare_tensorflow(title: str, work, tokenizer, options) -> None:
-    """Prints a row of the table of threads, processes and TensorFlow."""
-    from big_align.data.tf_data.row_plans import RowPlanner
-    from big_align.data.tf_data.stream_dataset import make_stream_dataset
-
-    source, images, (_, transform) = work
-    size = min(options.batch_size, len(images) // 8)
-    steps = max(8, round(400 * options.seconds / size))
-
-    def make_rows() -> RowStream:
-        pipeline = ImagePipeline(transform)
-        return RowStream(ExampleStream(source, size), CaptionSampler(tokenizer), pipeline)
-
-    def take(batches) -> None:
-        next(batches)  # the graph is made, and what is ahead begins
-        sides[-1].append(time_cpu(lambda: [next(batches) for _ in range(steps)], steps * size))
-
-    rows = {"": make_rows()}
-    dataset = make_stream_dataset(rows, tokenizer, num_threads=options.threads)
-    planner, sides = RowPlanner(rows, np.arange(size)), []
-    with (
-        TrainLoader(make_rows(), num_threads=options.threads, num_processes=0) as threads,
-        TrainLoader(make_rows(), num_processes=options.threads) as processes,
-    ):
-        for turn in range(options.rounds + 1):
-            sides.append([])
-            for loader in (threads, processes):
-                batches = loader.iterate(turn * steps)
-                take(batches)
-                batches.close()
-                loader.batch(turn)  # waits in the queue behind what was being filled ahead
-            take(dataset.as_numpy_iterator())
-    # what is warm counts
-    columns = [
-        [statistics.median(numbers) for numbers in zip(*side, strict=True)]
-        for side in zip(*sides[1:], strict=True)
-    ]
-    (rate, cpu), (parallel, _), (tf_rate, tf_cpu) = columns
-    _, python = time_cpu(lambda: planner.plan(np.arange(32 * 20)), 32 * 20)
-    print(
-        f"{title:40} {rate:8.0f} {parallel:10.0f} {tf_rate:11.0f} {cpu:8.0f} {tf_cpu:8.0f} "
-        f"{tf_cpu / cpu:6.2f} {python:8.0f}",
-        flush=True,
-    )
-
-
-def show_tensorflow(works, options: argparse.Namespace) -> None:
-    """Prints the table of threads, processes and TensorFlow, with the first tokenizer."""
-    from big_align.data import tensorflow_on_cpu
-
-    tensorflow_on_cpu.load()
-    name = choose_tokenizers(options)[-1]
-    print(f"\nthreads, processes and tf.data, {name}; CPU in microseconds an image")
-    print(
-        f"{'':40} {'threads':>8} {'processes':>10} {'TensorFlow':>11} {'CPU':>8} {'TF CPU':>8} "
-        f"{'ratio':>6} {'Python':>8}"
-    )
-    for title, *work in works:
-        compare_tensorflow(title, work, make_tokenizer(name, options), options)
-
-
 def compare_tags(source: tar_source.TarSource, options: argparse.Namespace) -> float:
     """Prints what finding tags costs; returns captions over images per second of one thread."""
     dictionary = WordNet()
@@ -312,7 +236,7 @@ def main() -> int:
         write_photos(f"{folder}/photos.tar", images)
         photos = tar_source.TarSource(f"{folder}/photos.tar")
         photo_images = read_images(photos)
-        for name in [] if options.only else choose_tokenizers(options):
+        for name in choose_tokenizers(options):
             tokenizer = make_tokenizer(name, options)
             for title, *work in (
                 ("as stored, to 64", source, images, SMALL),
@@ -324,16 +248,6 @@ def main() -> int:
                     f"{title}, processes", work, tokenizer, options, options.threads
                 )
                 ratios.append(max(threads, processes))
-        if importlib.util.find_spec("tensorflow_text"):
-            works = (
-                ("as stored, to 64", source, images, SMALL),
-                ("as stored, crop 96 resized", source, images, (0, RESIZED.format(96))),
-                ("500 x 375, to 289", photos, photo_images, PHOTO),
-                ("500 x 375, crop 224 resized", photos, photo_images, (0, RESIZED.format(224))),
-            )
-            show_tensorflow(works, options)
-    if options.only:
-        return 0
     print(f"smallest ratio of the better setting {min(ratios):.3f}, mark 0.85")
     tag_ratio = math.inf
     try:

@@ -32,10 +32,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from big_align import sharding
 from big_align.clusters.kmeans import SphericalKMeans
 from big_align.clusters.kmeans_init import Sample, scale_rows, start_centers
 from big_align.clusters.nearest_centers import CHUNK
+from big_align.parallel.meshes import make_mesh
 
 OURS, SKLEARN, FAISS = "ours", "scikit-learn lloyd", "faiss spherical"
 NOISE = 1.0
@@ -71,7 +71,7 @@ def draw(options: argparse.Namespace) -> np.ndarray:
 
 def make_ours(values: np.ndarray, start: np.ndarray, options: argparse.Namespace) -> Callable:
     """Returns a call that makes so many iterations and returns the centers."""
-    mesh = sharding.make_mesh()
+    mesh = make_mesh()
     sizes = options.block, options.chunk, options.candidates
     means = SphericalKMeans(Sample(values), len(start), mesh, *sizes)
 
@@ -158,7 +158,7 @@ def main() -> None:
     options = parse_arguments()
     values = draw(options)
     begin = time.perf_counter()
-    start = start_centers(Sample(values), options.k, options.start, sharding.make_mesh())
+    start = start_centers(Sample(values), options.k, options.start, make_mesh())
     chosen = time.perf_counter() - begin
     calls = {
         "matmul": make_product(values, start, options.chunk),

@@ -106,9 +106,9 @@ def train_layers(
     """
     import jax
 
-    from big_align import sharding
     from big_align.components.models import build_model
     from big_align.objectives.align import Align
+    from big_align.parallel.meshes import make_mesh
     from big_align.runs.build import build_optimizer
     from big_align.training.step import make_train_step
 
@@ -119,7 +119,7 @@ def train_layers(
         config.schedule.warmup_steps = steps // 12
         config.optimizer.frozen = ()  # the towers are not there at all
         config.model.embedding_dim = dimension
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    mesh = make_mesh(devices=jax.devices()[:1])
     objective = Align(
         build_model(config),
         mesh,

@@ -104,20 +104,20 @@ def plant(
 
 def measure(model: str, transform: str | None, folder: pathlib.Path, tests: str) -> list:
     """Returns the cosine of each training image with the nearest test image, and its number."""
-    from big_align import sharding
     from big_align.duplicates.embedded_files import EmbeddedFiles, make_unit_encoder
     from big_align.duplicates.twins import Buckets, find_nearest
+    from big_align.parallel.meshes import make_mesh
     from big_align.prepare.inputs import find_inputs
     from big_align.runs import workdir
 
-    encoder = make_unit_encoder(workdir.load(model), None, transform, 128)
+    encoder = make_unit_encoder(workdir.read_pretrained(model), None, transform, 128)
     rows, others = (
         EmbeddedFiles(find_inputs(path), encoder, folder / "embeddings")
         for path in (f"{folder}/raw-*.parquet", tests)
     )
     for files in (others, rows):
         files.embed()
-    blocks = [block for _, block in find_nearest(rows, others, Buckets(1, 1), sharding.make_mesh())]
+    blocks = [block for _, block in find_nearest(rows, others, Buckets(1, 1), make_mesh())]
     return [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
 
 

@@ -24,8 +24,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import numpy as np
 from search import draw
 
-from big_align import sharding
 from big_align.duplicates.twins import Buckets, find_nearest
+from big_align.parallel.meshes import make_mesh
 
 NEAR, PLANTED, NOISE = 0.975, 0.1, 0.2
 
@@ -51,7 +51,7 @@ def plant(rows: np.ndarray, others: np.ndarray, seed: int = 2) -> None:
 
 def search_ours(rows: np.ndarray, others: np.ndarray, buckets: Buckets) -> np.ndarray:
     """Returns the cosine of each row with the nearest that is found."""
-    mesh = sharding.make_mesh()
+    mesh = make_mesh()
     return np.concatenate(
         [b.cosine for _, b in find_nearest(Rows(rows), Rows(others), buckets, mesh)]
     )

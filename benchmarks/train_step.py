@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from big_align import sharding
+from big_align.parallel.batches import place_batch
 from big_align.planning import stand_ins, tracing
 from big_align.runs import build
 from big_align.runs.check import BlankTokenizer
@@ -74,7 +74,7 @@ def prepare(config, batch_size: int):
         objective = build.build_objective(config, mesh, tokenizer)
         example = tracing.describe_example(config, tokenizer, objective)
     program = build_program(config, mesh, objective, build.example_batch(config, tokenizer))
-    batch = sharding.place_batch(make_random_batch(example, batch_size), mesh)
+    batch = place_batch(make_random_batch(example, batch_size), mesh)
     compiled, flops = program.compile_and_count(batch)
     return compiled, program.create(), batch, flops
 

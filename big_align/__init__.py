@@ -15,7 +15,7 @@ FACE = {
     "load_index": "big_align.search.search_index",
     "save": "big_align.interop.api",
     "make_loader": "big_align.runs.build",
-    "as_dataset": "big_align.data.tf_pipelines",
+    "as_dataset": "big_align.runs.pipelines",
     "LoadedModel": "big_align.inference.loaded_model",
     "Pretrained": "big_align.interop.formats.pretrained",
     "Embedder": "big_align.evaluators.embedder",
@@ -32,7 +32,7 @@ FACE = {
     "softmax_cross_entropy": "big_align.losses.classification",
     "tag_recognition_loss": "big_align.losses.tag_recognition",
     "find_tags": "big_align.losses.tag_recognition",
-    "Shards": "big_align.sharding",
+    "Shards": "big_align.parallel.shards",
     "make_schedule": "big_align.training.optimizers",
     "make_optimizer": "big_align.training.optimizers",
 }

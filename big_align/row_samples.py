@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from big_align.sharding import locate_rows
+from big_align.parallel.shards import locate_rows
 
 _WHOLE = 2**31
 

@@ -27,8 +27,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from big_align.errors import UserError
 from big_align.losses.blocks import count_blocks
 from big_align.losses.sampled_cluster_discrimination import BLOCK
+from big_align.parallel.shards import Shards, locate_rows
 from big_align.row_samples import Sampling
-from big_align.sharding import Shards, locate_rows
 
 
 class Table(NamedTuple):

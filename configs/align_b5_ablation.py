@@ -26,7 +26,7 @@ of `python -m big_align.tools.benchmark --list`.
 """
 
 from big_align.configs import align_l2, common
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 ROWS = {
     "image": ("b1", "b3", "b5", "b7", "l2"),

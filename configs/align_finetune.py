@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from big_align.benchmarks.catalog import read_benchmark
 from big_align.configs import align_b7, align_l2, clip_text, common
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 RETRIEVAL = {"flickr30k": 3_000, "coco": 6_000}  # §5.1: steps
 FINE_GRAINED = ("flowers102", "pets", "stanford_cars", "food101")  # Table 7

@@ -13,7 +13,7 @@ The data are in $BIG_ALIGN_DATA/flickr8k (see docs/results.md). Arguments, separ
 """
 
 from big_align.configs import common, pretrained_flickr8k
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 TRAIN = "resize(72)|random_resized_crop(64, 0.5, 1.0, tries=1)|flip_horizontal"
 EVALUATE = "resize(72)|central_crop(64)"

@@ -18,7 +18,7 @@ With `without=` the vocabulary is the first one, of texts in all languages.
 """
 
 from big_align.configs import align_flickr8k, common
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 LANGUAGES = ("en", "de", "fr", "cs")
 LENGTH = 32  # tokens: with 8000 pieces for four languages, words have more pieces

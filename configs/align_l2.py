@@ -5,7 +5,7 @@ Give it your image-text pairs, --config.data.source.path, and a vocabulary made 
 """
 
 from big_align.configs import common
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 
 def get_config():

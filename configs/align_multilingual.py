@@ -13,7 +13,7 @@ are evened out; where a member of the shards tells the language of a text, `lang
 """
 
 from big_align.configs import align_b7, align_l2, common
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 MULTI30K = ("multi30k_en", "multi30k_de", "multi30k_translations_fr", "multi30k_translations_cs")
 """§8: five captions an image in English and German, one in French and Czech."""

@@ -8,7 +8,7 @@ The second package is needed for `texts` alone.
 """
 
 from big_align.configs import common
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 SIZE = 96  # pixels: the photographs have 32, and Lite0 was trained with 224
 TRAIN = f"random_resized_crop({SIZE}, 0.5, 1.0)|flip_horizontal"

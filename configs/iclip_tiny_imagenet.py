@@ -8,7 +8,7 @@ With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lit
 """
 
 from big_align.configs import common, two_cores
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 METHODS = ("iclip", "iclip_names", "unicl")
 DESCRIBED = "data/tiny_imagenet_described.json"

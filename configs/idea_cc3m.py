@@ -38,7 +38,7 @@ OpenImages' test images are a table, docs/data.md#openimages.
 from ml_collections import ConfigDict
 
 from big_align.configs import clip_text, common
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 PAIRS = 2_900_000  # §4.1
 BATCH = 1024  # §4.1

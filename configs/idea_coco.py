@@ -9,7 +9,7 @@ these are found: `found_precision` and `found_recall` of the metrics.
 """
 
 from big_align.configs import common, idea_cc3m
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 PAIRS = 213_000  # §4.1: COCO with 113K, VG with 100K
 

@@ -16,7 +16,7 @@ Behind a comma or alone:
 """
 
 from big_align.configs import common, idea_cc3m, two_cores
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 RECOGNITION = ("recognition", "recognition_bce", "recognition_cls")
 LOCKED = "locked"

@@ -6,7 +6,7 @@ With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lit
 """
 
 from big_align.configs import common, idea_cc3m, two_cores
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 METHODS = ("mlr", "mlr_bce")
 TAGS = "data/twemoji_tags.json"

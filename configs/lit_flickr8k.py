@@ -4,7 +4,7 @@ The image tower comes from --config.init.image=WORKDIR, one of configs/mlcd_phot
 """
 
 from big_align.configs import two_cores
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 
 def get_config():

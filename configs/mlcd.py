@@ -26,8 +26,8 @@ with --labels_per_image=32 for 5c's, and --labels_per_image=32 --min_similarity=
 """
 
 from big_align.configs import clip_text, common
+from big_align.configuration.defaults import complete_config
 from big_align.interop.formats.preprocessing import CLIP_MEAN, CLIP_STD
-from big_align.runs.defaults import complete_config
 
 LEGAL = {
     "image": ("b32", "b16", "l14"),

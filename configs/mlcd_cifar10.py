@@ -14,7 +14,7 @@
 
 from big_align.configs import common, mlcd, two_cores
 from big_align.configs.unicl_imagenet import SMALL_EVALUATE, SMALL_TRAIN
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 LEGAL = mlcd.ROWS | {"scale": ("16", "64")}
 CLUSTERS = 1000

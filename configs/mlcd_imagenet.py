@@ -12,7 +12,7 @@ The clusters are those of CLIP's ViT-L/14, given as --config.data.precomputed.cl
 """
 
 from big_align.configs import clip_text, common, mlcd
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 LEGAL = mlcd.ROWS | {
     "clusters": (  # Table 12

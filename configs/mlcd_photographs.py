@@ -14,7 +14,7 @@ and are given as --config.data.precomputed.clusters=clusters.
 """
 
 from big_align.configs import common, mlcd, two_cores
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 LEGAL = mlcd.ROWS | {"scale": ("16", "64"), "init": ("pretrained",)}
 CLUSTERS = 1000

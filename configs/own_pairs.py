@@ -12,7 +12,7 @@ docs/data.md has these two lines for every other layout of files. Arguments, par
 """
 
 from big_align.configs import common
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 ARGUMENTS = {"cores": ("2",), "classes": ()}
 

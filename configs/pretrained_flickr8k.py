@@ -12,7 +12,7 @@ are trained (WORKDIR/first). Then the upper half of the text tower is trained as
 """
 
 from big_align.configs import common
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 SIZE, FAST_SIZE = 260, 192  # pixels; the tower was trained with 260, the photographs have 128
 LENGTH = 24  # tokens; one caption in fifty is longer

@@ -4,8 +4,8 @@ The argument `recipe=paper` takes ALIGN's optimizer and temperature (Jia et al. 
 """
 
 from big_align.configs import common
+from big_align.configuration.defaults import complete_config
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_WORDS
-from big_align.runs.defaults import complete_config
 
 
 def get_config(arg: str = ""):

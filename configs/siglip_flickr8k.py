@@ -4,7 +4,7 @@ t' starts at log 10 and b at -10 (Zhai et al. 2023, §3.2).
 """
 
 from big_align.configs import align_flickr8k
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 
 def get_config(arg: str = "flickr8k"):

@@ -22,8 +22,8 @@ members and the class list data/NAME.json, which `describe_classes` makes from W
 import math
 
 from big_align.configs import clip_text, common, unicl_imagenet
+from big_align.configuration.defaults import complete_config
 from big_align.data.labels.classes import read_classes
-from big_align.runs.defaults import complete_config
 
 IMAGES = {  # Table 1; ImageNet-21K is 22K without the classes of 1K (§4.2.2): 12.9 million
     "imagenet": 1.28e6, "imagenet21k": 14.2e6 - 1.28e6, "imagenet22k": 14.2e6,

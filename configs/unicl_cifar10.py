@@ -8,7 +8,7 @@ $BIG_ALIGN_DATA/cifar10, or wherever the benchmark cifar10 is found.
 from big_align.configs import common, two_cores
 from big_align.configs.unicl_grocery import METHODS, set_method
 from big_align.configs.unicl_imagenet import SMALL_EVALUATE, SMALL_TRAIN
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 
 def get_config(arg: str = "unicl"):

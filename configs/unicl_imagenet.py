@@ -20,8 +20,8 @@ Tables of the paper, and the arguments of their rows and columns:
 """
 
 from big_align.configs import clip_text, common
+from big_align.configuration.defaults import complete_config
 from big_align.data.labels.classes import read_classes
-from big_align.runs.defaults import complete_config
 from big_align.training.optimizers import EXCLUDE
 
 CLASSIFIERS = ("cross_entropy", "supcon_classifier")

@@ -5,8 +5,8 @@ import pathlib
 
 from sklearn import datasets
 
+from big_align.configuration.defaults import complete_config
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
-from big_align.runs.defaults import complete_config
 from tests import tiny_config
 from tests.data.samples import encode_image, write_tar
 

@@ -4,12 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from big_align.configuration.defaults import complete_config
 from big_align.data.loading.shuffle import Shuffle
 from big_align.data.sources.array_source import ArraySource
 from big_align.data.sources.digits import digits_source
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.align import Align
-from big_align.runs.defaults import complete_config
 from tests import tiny_config
 
 STEPS, POISON = 64, 50

@@ -1,7 +1,7 @@
 """A config of IDEA that trains in seconds, on images and tags in a folder that a test fills."""
 
 from big_align.configs import common
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 
 WORDS = ("a", "the", "dog", "ball", "grass", "sky", "on", "under", "with")
 

@@ -19,8 +19,7 @@ from PIL import Image
 from big_align.runs import check
 from big_align.runs.command_line import load_config
 from tests.forked_programs import forking_python
-from tests.page_commands import ELSEWHERE, MADE, NOT_RUN, STAND_INS
-from tests.pages import (
+from tests.manual import (
     LANGUAGES,
     PAGES,
     ROOT,
@@ -31,6 +30,7 @@ from tests.pages import (
     read_inline,
     read_links,
 )
+from tests.page_commands import ELSEWHERE, MADE, NOT_RUN, STAND_INS
 from tests.paper_rows import ROWS, expand, name_run
 from tests.run_main import KEEP_PROGRAMS
 

@@ -31,7 +31,7 @@ from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.tar_source import TarSource
 from big_align.runs import check
 from tests.data.samples import encode_image, make_pixels, write_tar
-from tests.pages import ROOT
+from tests.manual import ROOT
 
 
 def square(number, log):

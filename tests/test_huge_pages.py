@@ -2,15 +2,14 @@
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
 from big_align import huge_pages
+from tests.manual import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 TELL = """
 import json, os, sys
 from big_align import huge_pages

@@ -12,7 +12,7 @@ from benchmarks import on_gpu
 from benchmarks.gpu import steps, tables, traces
 from benchmarks.gpu.measurements import MARKS, MEASUREMENTS
 from big_align.configs import mlcd, unicl_imagenet
-from tests.pages import ROOT
+from tests.manual import ROOT
 
 BLOCKED = (
     *("tensorflow", "tensorflow_datasets", "clu", "orbax", "ml_collections", "beartype", "PIL"),

@@ -66,7 +66,8 @@ def test_the_package_says_that_it_has_types():
 def test_a_wheel_holds_what_is_no_python(tmp_path):
     pytest.importorskip("setuptools")
     clean = tmp_path / "clean"  # what an earlier build has left would be packed too
-    shutil.copytree(ROOT / "big_align", clean / "big_align")
+    for folder in ("big_align", "configs"):
+        shutil.copytree(ROOT / folder, clean / folder)
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, clean)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
@@ -74,4 +75,5 @@ def test_a_wheel_holds_what_is_no_python(tmp_path):
     names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
     files = [p for p in (ROOT / "big_align").rglob("*") if p.suffix in (".html", ".css", ".json")]
     expected = {str(p.relative_to(ROOT)) for p in files} | {"big_align/py.typed"}
+    expected |= {f"big_align/configs/{path.name}" for path in (ROOT / "configs").glob("*.py")}
     assert len(expected) > 5 and expected <= names, expected - names

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from benchmarks import trials
-from tests.pages import ROOT, find_program, read_commands
+from tests.manual import ROOT, find_program, read_commands
 
 PAGE = "docs/results.md"
 RECORDED = sorted((ROOT / "docs/trials").glob("*.jsonl"))

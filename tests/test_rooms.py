@@ -81,7 +81,7 @@ def test_rooms_import_no_circle():
 
 
 BELOW_TRAINING = (
-    "losses", "models", "devices", "disk", "distributed", "sharding", "row_tables", "tf_records",
+    "losses", "models", "devices", "disk", "distributed", "parallel", "row_tables", "tf_records",
     "types", "whole_files",
 )  # fmt: skip
 

@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from big_align import sharding
 from big_align.errors import UserError
+from big_align.parallel import meshes
 from big_align.row_tables import (
     Drawn,
     RowOptimizer,
@@ -26,13 +26,13 @@ D = 3
 
 
 def make_mesh(devices):
-    return sharding.make_mesh(1, jax.devices()[:devices])
+    return meshes.make_mesh(1, jax.devices()[:devices])
 
 
 def make_values(k, devices, dim=D):
     mesh = make_mesh(devices)
     values = np.random.default_rng(0).normal(size=(pad_rows(k, mesh), dim)).astype(np.float32)
-    return jax.device_put(values, sharding.table_sharding(mesh))
+    return jax.device_put(values, meshes.batch_sharding(mesh))
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 import ast
 import os
-import pathlib
 import stat
 
 import numpy as np
@@ -21,8 +20,9 @@ from big_align.training.logs import line_files
 from big_align.whole_files import open_whole
 from tests.data.samples import make_members, write_tar
 from tests.embedding_folder import write_embeddings
+from tests.manual import ROOT
 
-PACKAGE = pathlib.Path(whole_files.__file__).parent
+PACKAGE = ROOT / "big_align"
 
 
 def names(folder):

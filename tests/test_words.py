@@ -7,7 +7,6 @@ import unicodedata
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from big_align.data.labels.classes import read_classes
 from big_align.data.labels.label_names import normalize_name
@@ -17,7 +16,6 @@ from big_align.data.text.html_entities import unescape
 from big_align.data.text.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer, WordTokenizer
 from big_align.data.text.vocabulary import learn_vocabulary, write_vocabulary
 from big_align.data.text.word_counts import count_texts, weigh_languages
-from big_align.data.tf_data.token_graph import make_tokenize
 from big_align.errors import UserError
 from big_align.prepare.text_rules import normalize_text, split_unigrams
 from big_align.words import split_words
@@ -80,7 +78,6 @@ def test_letters_are_the_same_however_they_are_composed(tokenizer, form):
     other = [unicodedata.normalize("NFC", text) for text in texts]
     ids, _ = tokenizer(texts)
     np.testing.assert_array_equal(ids, tokenizer(other)[0])
-    np.testing.assert_array_equal(ids, make_tokenize(tokenizer)(tf.constant(texts))[0])
     lowercase = tokenizer.lowercase
     assert count_texts(texts, lowercase) == count_texts(other, lowercase)
     for text, same in zip(texts, other, strict=True):

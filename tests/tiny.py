@@ -4,17 +4,17 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from big_align import sharding
 from big_align.models.bert import Bert
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.resnet import ResNet
 from big_align.objectives.align import Align
+from big_align.parallel import meshes
 
 VOCAB, LENGTH = 16, 6
 
 
 def make_mesh(devices: int = 1, fsdp: int = 1) -> Mesh:
-    return sharding.make_mesh(fsdp, jax.devices()[:devices])
+    return meshes.make_mesh(fsdp, jax.devices()[:devices])
 
 
 def make_model(group_size: int | None = None, dropout: float = 0.0) -> DualEncoder:

@@ -1,8 +1,8 @@
 """A config that trains in seconds: digits, a residual network and one layer of text."""
 
 from big_align.configs import common
+from big_align.configuration.defaults import complete_config
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_WORDS
-from big_align.runs.defaults import complete_config
 
 
 def get_config(group_size: str = ""):

@@ -23,7 +23,6 @@ if MISSING:  # it is only named in annotations of what follows
 
 from benchmarks.gpu import theirs, ways
 from benchmarks.gpu.session import Call, Row, Session, extra_bytes, measure_turns
-from big_align import sharding
 from big_align.devices import choices
 from big_align.devices.compiler_flags import choose_options
 from big_align.models.clip_text import ClipText
@@ -33,6 +32,8 @@ from big_align.models.vit import ViT
 from big_align.objectives.clip import Clip
 from big_align.objectives.mlcd import Mlcd
 from big_align.objectives.unicl import Unicl
+from big_align.parallel.batches import place_batch
+from big_align.parallel.meshes import make_mesh
 from big_align.training import optimizers
 from big_align.training.flops import model_flops
 from big_align.training.state import describe_state
@@ -202,13 +203,13 @@ def draw_images(size: int, pixels: int) -> dict[str, jax.Array]:
 
 def measure_mlcd(session: Session) -> list[Row]:
     """Measures the step of configs/mlcd.py at 2048 images, with a million centers."""
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    mesh = make_mesh(devices=jax.devices()[:1])
     objective = build_mlcd(mesh, session.tiny)
     size, pixels = (4, 32) if session.tiny else (2048, 224)
     shape = size, objective.labels_per_image
     clusters = jax.random.randint(jax.random.key(1), shape, 0, objective.num_clusters)
     batch = draw_images(size, pixels) | {"clusters": clusters}
-    return measure_step(session, objective, sharding.place_batch(batch, mesh), mesh, {})
+    return measure_step(session, objective, place_batch(batch, mesh), mesh, {})
 
 
 def measure_unicl(session: Session) -> list[Row]:
@@ -216,13 +217,13 @@ def measure_unicl(session: Session) -> list[Row]:
 
     Labels are those of images of a thousand classes, or of fewer if there are fewer images.
     """
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    mesh = make_mesh(devices=jax.devices()[:1])
     size, pixels = (4, 32) if session.tiny else (512, 224)
     shape = size, UNICL_TEXT["max_length"]
     text = jax.random.randint(jax.random.key(1), shape, 1, UNICL_TEXT["vocab_size"])
     batch = draw_images(size, pixels) | {"text": text, "text_mask": jnp.ones(shape, bool)}
     batch |= {"label": jax.random.randint(jax.random.key(2), (size,), 0, 1000)}
-    placed = sharding.place_batch(batch, mesh)
+    placed = place_batch(batch, mesh)
 
     def without() -> Call:
         return make_call(build_unicl(mesh, session.tiny, "plain"), placed, mesh)[0]
@@ -236,10 +237,10 @@ def measure_clip(session: Session, sizes: Sizes, size: int) -> list[Row]:
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", LARGE_MEMORY)
     size //= 1 if memory >= LARGE_MEMORY else 2
     sizes, size = (TINY, 4) if session.tiny else (sizes, size)
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    mesh = make_mesh(devices=jax.devices()[:1])
     shape = size, sizes.tokens
     text = jax.random.randint(jax.random.key(1), shape, 1, sizes.vocabulary)
     batch = draw_images(size, sizes.pixels) | {"text": text, "text_mask": jnp.ones(shape, bool)}
     other = theirs.make_step(sizes, size, session.tiny)
-    placed = sharding.place_batch(batch, mesh)
+    placed = place_batch(batch, mesh)
     return measure_step(session, build_clip(mesh, sizes), placed, mesh, other)

@@ -15,12 +15,13 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from big_align import sharding
 from big_align.clusters import nearest_centers
 from big_align.clusters.kmeans_init import ROUNDING, refuse_not_finite, scale_rows
 from big_align.clusters.nearest_centers import CHUNK, CenterLayout
 from big_align.errors import UserError
 from big_align.models.dual_encoder import normalize
+from big_align.parallel.meshes import batch_sharding, replicated
+from big_align.parallel.shards import map_rows
 
 RESEEDED_MAX = 2**16
 """The most empty clusters that get a new center in one iteration."""
@@ -125,9 +126,9 @@ class SphericalKMeans:
         def move(centers: Array, sums: Array) -> Array:
             return jnp.where((sums != 0).any(axis=1, keepdims=True), normalize(sums), centers)
 
-        split, whole = sharding.batch_sharding(mesh), sharding.replicated(mesh)
+        split, whole = batch_sharding(mesh), replicated(mesh)
         self._assign = jax.jit(
-            lambda *rows: sharding.map_rows(assign, (), rows, mesh),
+            lambda *rows: map_rows(assign, (), rows, mesh),
             donate_argnums=(1, 2),
             out_shardings=(split, split, whole, whole),
         )

@@ -17,9 +17,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from big_align import sharding
 from big_align.clusters.nearest_centers import place_rows
 from big_align.errors import UserError
+from big_align.parallel.batches import place_batch, process_rows
+from big_align.parallel.meshes import replicated
+from big_align.parallel.shards import map_rows
 
 STARTS = ("kmeans++", "sampled")
 PROPOSED_MIN, PROPOSED_MAX = 64, 4096
@@ -191,9 +193,9 @@ class SampleDistances:
         block = min(ROWS, part)
         size = -(-part // block) * block * mesh.size
         self._sample = place_rows(Sample(sample), 0, size, mesh)
-        mine = len(sharding.process_rows(mesh, size))
+        mine = len(process_rows(mesh, size))
         nothing = {"cosine": np.full(mine, -1, np.float32)}
-        self._cosine = sharding.place_batch(nothing, mesh)["cosine"]
+        self._cosine = place_batch(nothing, mesh)["cosine"]
         self._update, self._collect = _compile(mesh, block)
 
     def after(self, new: Float[np.ndarray, "m d"]) -> Float[np.ndarray, " n"]:
@@ -216,10 +218,10 @@ def _compile(mesh: Mesh, block: int) -> tuple[Callable[..., Array], Callable[[Ar
         return jnp.maximum(rows[1], jax.lax.map(compare, blocks).reshape(-1))
 
     update = jax.jit(
-        lambda new, sample, cosine: sharding.map_rows(on_device, new, (sample, cosine), mesh),
+        lambda new, sample, cosine: map_rows(on_device, new, (sample, cosine), mesh),
         donate_argnums=2,
     )
-    return update, jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
+    return update, jax.jit(lambda x: x, out_shardings=replicated(mesh))
 
 
 def _distance(cosine: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

@@ -20,9 +20,10 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from big_align import sharding
 from big_align.errors import UserError
 from big_align.models.dual_encoder import normalize
+from big_align.parallel.meshes import BATCH_AXES, batch_sharding, replicated
+from big_align.parallel.shards import map_rows
 
 CHUNK = 4096
 """Rows of a chunk by default."""
@@ -58,7 +59,7 @@ class CenterLayout:
 
     def place(self, centers: Float[np.ndarray, "k d"]) -> Float[Array, "rows d"]:
         """Splits centers over the devices; each process fills in what its devices hold."""
-        placement = sharding.batch_sharding(self.mesh)
+        placement = batch_sharding(self.mesh)
 
         def rows(index: tuple) -> np.ndarray:
             first, end, _ = index[0].indices(self.rows)
@@ -69,12 +70,12 @@ class CenterLayout:
 
     def collect(self, centers: Float[Array, "rows d"]) -> Float[np.ndarray, "k d"]:
         """Returns the centers on the host, on every process."""
-        whole = jax.jit(lambda x: x, out_shardings=sharding.replicated(self.mesh))(centers)
+        whole = jax.jit(lambda x: x, out_shardings=replicated(self.mesh))(centers)
         return np.asarray(whole)[: self.k]
 
     def first(self) -> Int[Array, ""]:
-        """The number of the first center of this device, inside `sharding.map_rows`."""
-        return jax.lax.axis_index(sharding.BATCH_AXES).astype(jnp.int32) * self.part
+        """The number of the first center of this device, inside `map_rows`."""
+        return jax.lax.axis_index(BATCH_AXES).astype(jnp.int32) * self.part
 
 
 def nearest_of_all(
@@ -84,7 +85,7 @@ def nearest_of_all(
     count: int,
     candidates: int | None,
 ) -> tuple[Float[Array, "c p"], Int[Array, "c p"]]:
-    """Finds the nearest centers of rows that every device has, inside `sharding.map_rows`.
+    """Finds the nearest centers of rows that every device has, inside `map_rows`.
 
     Args:
       x: unit-length rows.
@@ -136,7 +137,7 @@ def _compare_all(
 
     start = jnp.full((len(x), count), -jnp.inf), jnp.full((len(x), count), -1, jnp.int32)
     best = jax.lax.fori_loop(0, layout.part // layout.block, compare, start)
-    cosines, labels = (jax.lax.all_gather(y, sharding.BATCH_AXES) for y in best)
+    cosines, labels = (jax.lax.all_gather(y, BATCH_AXES) for y in best)
     return _merge(list(cosines), list(labels), count)
 
 
@@ -153,7 +154,7 @@ def _compare_again(
     own = (place >= 0) & (place < len(centers))
     rows = centers[jnp.where(own, place, 0)]
     cosine = jnp.einsum("cd,cmd->cm", x, rows, precision="highest")
-    cosine = jax.lax.psum(jnp.where(own, cosine, 0), sharding.BATCH_AXES)
+    cosine = jax.lax.psum(jnp.where(own, cosine, 0), BATCH_AXES)
     return _merge([cosine], [labels], count)
 
 
@@ -166,14 +167,14 @@ def _merge(
 
 
 def collect_rows(x: Float[Array, "rows d"]) -> Float[Array, "c d"]:
-    """Collects a chunk on every device at unit length, inside `sharding.map_rows`."""
-    return normalize(jax.lax.all_gather(x, sharding.BATCH_AXES, tiled=True))
+    """Collects a chunk on every device at unit length, inside `map_rows`."""
+    return normalize(jax.lax.all_gather(x, BATCH_AXES, tiled=True))
 
 
 def own_rows(x: Array) -> Array:
-    """Returns this device's rows of an array that every device has, in `sharding.map_rows`."""
-    rows = len(x) // math.prod(jax.lax.axis_size(axis) for axis in sharding.BATCH_AXES)
-    first = jax.lax.axis_index(sharding.BATCH_AXES) * rows
+    """Returns this device's rows of an array that every device has, in `map_rows`."""
+    rows = len(x) // math.prod(jax.lax.axis_size(axis) for axis in BATCH_AXES)
+    first = jax.lax.axis_index(BATCH_AXES) * rows
     return jax.lax.dynamic_slice_in_dim(x, first, rows)
 
 
@@ -193,7 +194,7 @@ def place_rows(rows: Any, first: int, chunk: int, mesh: Mesh) -> Float[Array, "c
         missing = high - low - len(found)
         return np.concatenate([found, np.zeros((missing, rows.dim), found.dtype)])
 
-    placement = sharding.batch_sharding(mesh)
+    placement = batch_sharding(mesh)
     return jax.make_array_from_callback((chunk, rows.dim), placement, read)
 
 
@@ -249,8 +250,8 @@ class NearestCenters:
             return own_rows(found[0]), own_rows(found[1])
 
         self._find = jax.jit(
-            lambda centers, x: sharding.map_rows(on_device, (), (centers, x), mesh),
-            out_shardings=sharding.replicated(mesh),
+            lambda centers, x: map_rows(on_device, (), (centers, x), mesh),
+            out_shardings=replicated(mesh),
         )
 
     def __call__(

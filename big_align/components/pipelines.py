@@ -1,15 +1,14 @@
 """Pipelines that a config names: functions that return a `tf.data.Dataset` of batches."""
 
 import functools
-import importlib
 import inspect
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
+from big_align.components.signatures import import_attribute
 from big_align.data.tf_data.batch_values import Limits
 from big_align.data.workers.batch_memory import Row
 from big_align.errors import ConfigError, suggest
@@ -68,10 +67,7 @@ def _import(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     if not (module and attribute):
         raise ConfigError(f"{WHERE} = {name!r} is not of the form package.module:function")
-    try:
-        return operator.attrgetter(attribute)(importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{WHERE} = {name!r} cannot be imported: {error}") from error
+    return import_attribute(name, WHERE)
 
 
 def _list_parameters(function: Callable[..., Any], name: str) -> list[str]:

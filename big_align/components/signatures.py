@@ -29,6 +29,8 @@ ELSEWHERE = {
     **{"jsonl": "imagefolder", "json": "coco", "tsv": "csv", "imagenet": "folder"},
 }
 """What sources are called elsewhere, and their names here."""
+MOVED = {"big_align.data.tf_pipelines": "big_align.runs.pipelines"}
+"""Modules that saved configs name, and where they are now."""
 
 
 def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
@@ -43,7 +45,7 @@ def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
       ConfigError: the name is not in the table, or there is nothing to import.
     """
     if isinstance(name, str) and ":" in name:
-        return _import(name, where)
+        return import_attribute(name, f"{where}.name")
     if not isinstance(name, str) or name not in table:
         near = get_close_matches(str(name), table, 1) or [ELSEWHERE.get(str(name).lower())]
         field = where if where.startswith("--") else f"{where}.name"
@@ -52,15 +54,21 @@ def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
             f"{field} = {name!r} is unknown{suggest(str(name), table)}; "
             f"known: {', '.join(sorted(table))}{right}"
         )
-    return _import(table[name], where)
+    return import_attribute(table[name], f"{where}.name")
 
 
-def _import(path: str, where: str) -> Any:
+def import_attribute(path: str, field: str) -> Any:
+    """Imports what a "module:attribute" refers to; raises ConfigError if there is no such thing.
+
+    Args:
+      path: the module and the attribute.
+      field: where the path was given, for the message.
+    """
     module, _, attribute = path.partition(":")
     try:
-        return operator.attrgetter(attribute)(importlib.import_module(module))
+        return operator.attrgetter(attribute)(importlib.import_module(MOVED.get(module, module)))
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{where}.name = {path!r} cannot be imported: {error}") from error
+        raise ConfigError(f"{field} = {path!r} cannot be imported: {error}") from error
 
 
 class Parameter(NamedTuple):

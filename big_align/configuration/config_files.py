@@ -6,14 +6,15 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from big_align import configs
 from big_align.configuration.fields import OWN, restore_types
 from big_align.configuration.places import GROUPS, list_nodes
+from big_align.data.json_texts import read_json
 from big_align.errors import UserError, put_in_a_line, suggest
-from big_align.interop.formats.native_format import read_config as read_json_config
 
 CONFIG_JSON = "config.json"
 """The file in a workdir that holds the config of the run."""
-PACKAGED = pathlib.Path(__file__).parent.parent / "configs"
+PACKAGED = pathlib.Path(configs.__path__[0])
 FIELDS = {*(path.partition(".")[0] for path in OWN), *GROUPS} | {
     *("data", "tokenizer", "objective", "evaluators", "init", "first")
 }
@@ -76,10 +77,18 @@ def read_config(path: str | os.PathLike) -> ConfigDict:
     Raises:
       UserError: it is not JSON, or not the config of a run; or a component is unknown.
     """
-    path = pathlib.Path(path)
-    read = read_json_config(path, tuple(sorted(FIELDS)))
+    read = make_tuples(read_json(os.fspath(path)))
+    if missing := sorted(FIELDS.difference(read if isinstance(read, dict) else ())):
+        raise UserError(f"{path} lacks {', '.join(missing)}; it is not as it was written")
     _check_names(read, str(path))
     config = ConfigDict(read)
     for place in list(list_nodes(config)):
         restore_types(config, place)
     return config
+
+
+def make_tuples(node: Any) -> Any:
+    """Turns the lists of JSON into the tuples that configs have."""
+    if isinstance(node, dict):
+        return {name: make_tuples(value) for name, value in node.items()}
+    return tuple(map(make_tuples, node)) if isinstance(node, list) else node

@@ -8,7 +8,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from big_align import sharding
 from big_align.components import from_init
 from big_align.components.signatures import lookup
 from big_align.components.tables import EVALUATORS, OBJECTIVES, SOURCES, TOKENIZERS, TOWERS
@@ -16,12 +15,13 @@ from big_align.data.examples import Source
 from big_align.data.loading.settings import CachedFeatures, LoaderSettings
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.mixing import MixedLabels
+from big_align.parallel.meshes import make_mesh
 from big_align.training import optimizers
 from big_align.training.logs.trackers import open_trackers
 from big_align.training.saving.checkpoint import Checkpointer
 
 GROUPS = {
-    "mesh": sharding.make_mesh,
+    "mesh": make_mesh,
     "data": LoaderSettings,
     "model": DualEncoder,
     "mixing": MixedLabels,

@@ -2,10 +2,10 @@
 
 import jax
 
-from big_align import sharding
 from big_align.configuration.config_files import FIELDS
 from big_align.errors import ConfigError, suggest
 from big_align.nodes import Node
+from big_align.parallel.batches import explain_division
 from big_align.training.health.rewinds import RESPONSES
 
 CHOICES = {"gradient_dtype": ("float32", "bfloat16"), "on_divergence": RESPONSES}
@@ -43,7 +43,7 @@ def check_fields(config: Node, training: bool) -> None:
     batches = {"batch_size": config["microbatches"]} if training else {}
     for name, parts in (batches | {"evaluate_batch_size": 1}).items():
         if config[name] % (jax.device_count() * parts):
-            wrong = sharding.explain_division(config[name], jax.device_count(), parts)
+            wrong = explain_division(config[name], jax.device_count(), parts)
             raise ConfigError(f"config.{name} = {config[name]} {wrong}")
 
 

@@ -7,11 +7,15 @@ a source that fails on everything is still an error, with its reason. User error
 are about the request and not about one example.
 """
 
+import concurrent.futures
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from big_align.data.examples import BrokenExample, Example, Source, has_keys
 from big_align.errors import UserError, put_in_a_line, tell_in_a_line
+
+THREADS, CHUNK = 32, 64  # that read texts, and how many of these each takes at a time
 
 
 class _OneExample:
@@ -51,6 +55,39 @@ def read_texts(source: Source, shard: int, index: int) -> tuple[list[str], tuple
     """Reads captions and labels; raises BrokenExample for anything wrong, or UserError."""
     with ONE_EXAMPLE:
         return source.read_text(shard, index)
+
+
+def read_many_texts(
+    source: Source, places: Sequence[tuple[int, int]]
+) -> Iterator[tuple[tuple[int, int], tuple[list[str], tuple[int, ...]] | BrokenExample]]:
+    """Yields places, each with the captions and labels there, or with what is wrong with them.
+
+    They are read in threads: reads wait for storage, not for the processor.
+
+    Args:
+      source: the examples.
+      places: the shard and the index of each.
+
+    Raises:
+      UserError: a source that cannot be read.
+    """
+
+    def read(some: Sequence[tuple[int, int]]) -> list[Any]:
+        found: list[Any] = []
+        for place in some:
+            try:
+                found.append(read_texts(source, *place))
+            except BrokenExample as error:
+                found.append(error)
+        return found
+
+    chunks = [places[first : first + CHUNK] for first in range(0, len(places), CHUNK)]
+    pool = concurrent.futures.ThreadPoolExecutor(THREADS)
+    try:
+        for some, found in zip(chunks, pool.map(read, chunks), strict=True):
+            yield from zip(some, found, strict=True)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager

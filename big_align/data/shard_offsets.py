@@ -32,5 +32,18 @@ class ShardOffsets:
 
     def locate_one(self, number: int) -> tuple[int, int]:
         """Returns the shard of an example and its index there."""
-        shards, indexes = self.locate(np.array([number]))
-        return int(shards[0]), int(indexes[0])
+        return self._list(np.array([number]))[0]
+
+    def spread(self, most: int) -> list[tuple[int, int]]:
+        """Returns the places of up to `most` examples, spread evenly: all, if there are no more."""
+        count = min(self.count, most)
+        return self._list(np.arange(count) * self.count // max(count, 1))
+
+    def spread_to_end(self, most: int) -> list[tuple[int, int]]:
+        """Returns what `spread` does, with the first example and the last among them."""
+        count = min(self.count, most)
+        return self._list(np.unique(np.linspace(0, self.count - 1, count).astype(np.int64)))
+
+    def _list(self, numbers: Int[np.ndarray, " n"]) -> list[tuple[int, int]]:
+        shards, indexes = self.locate(numbers)
+        return list(zip(shards.tolist(), indexes.tolist(), strict=True))

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+import big_align
 from big_align.distributed import processes
 from big_align.errors import UserError
 
@@ -213,7 +214,7 @@ def _flatten(name: str, node: Any) -> Iterator[tuple[str, str]]:
 
 
 def _describe_code() -> dict[str, str]:
-    package = pathlib.Path(__file__).parent.parent
+    package = pathlib.Path(big_align.__file__).parent
     files = {
         str(path.relative_to(package.parent)): f"a file of SHA-256 {_digest(path.read_bytes())}"
         for path in package.rglob("*.py")

@@ -10,9 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from tqdm import tqdm
 
-from big_align.benchmarks.measuring.pieces import Pieces, fingerprint_images
-from big_align.clusters.embed_source import SourceEncoder, embed_source, make_encoder
 from big_align.clusters.kmeans_init import scale_rows
+from big_align.data.derived.source_pieces import Pieces, fingerprint_images
 from big_align.data.examples import Source
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.data.precomputed.shard_files import INDEX
@@ -22,6 +21,7 @@ from big_align.interop.formats.architecture import find_edges
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.prepare.inputs import SKIPPING, FileRows, Inputs
 from big_align.progress import make_bar
+from big_align.runs.embed_source import SourceEncoder, embed_source, make_encoder
 
 DTYPE = "float16"
 OPEN_FOLDERS = 16

@@ -6,6 +6,7 @@ NumPy arrays with one row per example.
 
 import zlib
 from collections.abc import Callable, Iterable
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,12 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
-from big_align import sharding
 from big_align.devices import traced
 from big_align.distributed import agreement
 from big_align.errors import UserError
-from big_align.types import Batch, ModelState, Objective, Params
+from big_align.parallel.batches import place_batch, process_rows
+from big_align.parallel.meshes import replicated
+from big_align.types import Batch, ModelState, Params
 
 REMEDIES = {
     "image_features": "evaluate its embeddings in place of the features: what='embedding'",
@@ -34,6 +36,24 @@ MAX_LENGTHS, LENGTH_UNIT = 4, 8
 """Largest number of different lengths, and the number of which they are multiples."""
 
 
+@runtime_checkable
+class Verbs(Protocol):
+    """What embeds: an objective, or a model alone. Not every one has more (`REMEDIES`)."""
+
+    def scale(self, params: Params) -> Float[jax.Array, ""] | None:
+        """Returns what cosines are multiplied by; None if there is nothing."""
+
+    def embed_image(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[jax.Array, "b d"]:
+        """Returns unit-length image embeddings."""
+
+    def embed_text(
+        self, params: Params, model_state: ModelState, batch: Batch
+    ) -> Float[jax.Array, "b d"]:
+        """Returns unit-length text embeddings."""
+
+
 class Embedder:
     """Embeds with the towers of an objective; compiles once per shape.
 
@@ -44,10 +64,10 @@ class Embedder:
       batch_size: rows of a batch over all devices, a multiple of the number of devices.
     """
 
-    def __init__(self, objective: Objective, mesh: Mesh, batch_size: int):
+    def __init__(self, objective: Verbs, mesh: Mesh, batch_size: int):
         self.mesh = mesh
         self.batch_size = batch_size
-        self.rows = sharding.process_rows(mesh, batch_size)
+        self.rows = process_rows(mesh, batch_size)
         self._objective = objective
         self._spans_processes = len({device.process_index for device in mesh.devices.flat}) > 1
         self._compiled: dict[tuple[str, ...], Callable] = {}
@@ -78,7 +98,7 @@ class Embedder:
                     rows = [jnp.float32(apply(params, model_state, batch)) for apply in functions]
                     return *rows, batch["mask"]
 
-            self._compiled[verbs] = jax.jit(run, out_shardings=sharding.replicated(self.mesh))
+            self._compiled[verbs] = jax.jit(run, out_shardings=replicated(self.mesh))
         return self._compiled[verbs]
 
     def _lookup(self, verb: str) -> Callable:
@@ -93,7 +113,7 @@ class Embedder:
     def _apply(self, verbs: tuple[str, ...], batch: dict[str, np.ndarray]) -> list[np.ndarray]:
         if self._variables is None:
             raise RuntimeError("call use(params, model_state) before embedding")
-        placed = sharding.place_batch(batch, self.mesh)
+        placed = place_batch(batch, self.mesh)
         return [np.asarray(x) for x in self._compile(verbs)(*self._variables, placed)]
 
     def _agree(self, topic: str, describe: Callable[[], dict[str, str]]) -> None:

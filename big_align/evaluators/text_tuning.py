@@ -10,7 +10,6 @@ import numpy as np
 import optax
 from jaxtyping import Float
 
-from big_align import sharding
 from big_align.data.derived.relabeled_source import choose_classes, join_labels
 from big_align.data.examples import Source
 from big_align.data.labels.prompts import fill_class_templates
@@ -23,6 +22,8 @@ from big_align.evaluators.linear_probe import rate
 from big_align.evaluators.scores import accuracy
 from big_align.evaluators.zero_shot import check_named, embed_classes, warn_of_alike
 from big_align.nodes import Node
+from big_align.parallel.batches import place_batch, process_rows
+from big_align.parallel.meshes import replicated
 from big_align.types import Params
 
 TEXT_SIDE = ("text", "project_text")
@@ -88,10 +89,10 @@ class ClassEmbeddings:
         picked = np.minimum(np.arange(size), len(text) - 1)
         self._count = len(texts)
         self._group = np.concatenate([group, np.full(size - len(text), self._count)])
-        rows = picked[sharding.process_rows(embedder.mesh, size)]
+        rows = picked[process_rows(embedder.mesh, size)]
         fields = {"text": text[rows], "text_mask": mask[rows], "mask": np.ones(len(rows), bool)}
-        self._constants = rest, state, sharding.place_batch(fields, embedder.mesh)
-        self._compute = jax.jit(self._trace, out_shardings=sharding.replicated(embedder.mesh))
+        self._constants = rest, state, place_batch(fields, embedder.mesh)
+        self._compute = jax.jit(self._trace, out_shardings=replicated(embedder.mesh))
         self._adam = optax.scale_by_adam()
         self.begin = jax.jit(self._adam.init)
         self._compiled_step = jax.jit(self._step)

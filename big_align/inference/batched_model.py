@@ -3,21 +3,22 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from big_align import sharding
 from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.interop.encoders import make_image_encoder, make_image_pooler, make_text_encoder
 from big_align.interop.formats.pretrained import Pretrained
-from big_align.types import Batch, ModelState, Objective, Params
+from big_align.parallel.meshes import make_mesh, replicated
+from big_align.types import Batch, ModelState, Params
 
 DEVICE_ROWS = 64  # of a batch, on each device
 
 
-class ModelVerbs(Objective):
-    """A model without anything that trains it, in the form of the objective that `Embedder` needs.
+class ModelVerbs:
+    """A model without anything that trains it, in the form that `Embedder` needs.
 
     Args:
       pretrained: the model; its parameters are `params`, its other variables `model_state`.
@@ -27,6 +28,11 @@ class ModelVerbs(Objective):
         self._encode_image = make_image_encoder(pretrained)
         self._encode_text = make_text_encoder(pretrained)
         self._pool_image = make_image_pooler(pretrained)
+        self._temperature = pretrained.temperature
+
+    def scale(self, params: Params) -> Float[Array, ""] | None:
+        """Returns what cosines are multiplied by; None if the model does not say."""
+        return None if self._temperature is None else jnp.float32(1 / self._temperature)
 
     def image_features(
         self, params: Params, model_state: ModelState, batch: Batch
@@ -66,11 +72,11 @@ class BatchedModel:
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1")
         self._verbs = ModelVerbs(pretrained)
-        self._mesh = sharding.make_mesh(devices=jax.local_devices())
+        self._mesh = make_mesh(devices=jax.local_devices())
         self._most = max(1, (batch_size or DEVICE_ROWS * self._mesh.size) // self._mesh.size)
         variables = dict(pretrained.variables)
         weights = variables.pop("params"), variables
-        self._weights = jax.device_put(weights, sharding.replicated(self._mesh))
+        self._weights = jax.device_put(weights, replicated(self._mesh))
         self._embedders: dict[int, Embedder] = {}
 
     def choose_rows(self, count: int) -> int:

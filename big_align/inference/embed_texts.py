@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from big_align.clusters.embed_source import digest_architecture, digest_weights
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.shard_files import EMBEDDINGS
 from big_align.distributed import agreement
 from big_align.inference.loaded_model import LoadedModel
 from big_align.inference.text_shards import TextShards
 from big_align.progress import make_bar
+from big_align.runs.embed_source import digest_architecture, digest_weights
 
 
 def embed_texts(

@@ -307,7 +307,7 @@ def load(
     Args:
       path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
         `WORKDIR/checkpoints/best`, a folder of transformers, open_clip, timm or big_align, or a
-        file of weights; see `interop.load`.
+        file of weights; see `interop.read`.
       transform: image operations in place of the model's own, as in an evaluator.
       tokenizer: in place of the model's own, as in `config.tokenizer`.
       batch_size: the most rows of a batch, over all devices; None for 64 per device.
@@ -321,11 +321,11 @@ def load(
       FileNotFoundError: there is nothing at the path.
       MissingCheckpoint: the workdir has no complete checkpoint, or not the given one.
       CheckpointMismatch: the workdir was trained with another tokenizer.
-      UserError: the path is none of these, or damaged, see `interop.load`; or an image operation is
+      UserError: the path is none of these, or damaged, see `interop.read`; or an image operation is
         unknown.
     """
     with _without_notes():
-        pretrained = workdir.load(path, tokenizer)
+        pretrained = workdir.read_pretrained(path, tokenizer)
     if transform:
         pretrained = pretrained.with_transform(transform)
     return LoadedModel.of(pretrained, batch_size=batch_size, progress=progress)

@@ -10,7 +10,7 @@ from absl import logging
 
 from big_align.data import boundary, files, listing, row_groups
 from big_align.data.column_values import write_key
-from big_align.data.derived.split_source import key_of
+from big_align.data.derived.derived_source import key_of
 from big_align.data.examples import BrokenExample, Source, strip
 from big_align.data.sources.csv_source import read_csv
 from big_align.data.table_lines import BadLines

@@ -77,7 +77,7 @@ def explained(path: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
-def load(path: str | os.PathLike) -> Pretrained:
+def read(path: str | os.PathLike) -> Pretrained:
     """Reads a model with its weights; the files determine what it is.
 
     `big_align.load` reads workdirs too.
@@ -117,7 +117,7 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
 
     Args:
       path: a folder that does not exist or is empty.
-      pretrained: what to write; from `load`, or made from a model's config node and variables.
+      pretrained: what to write; from `read`, or made from a model's config node and variables.
       format: "transformers", "open_clip", "timm", "big_align", "jax_export" or
         "sentence_transformers". "big_align" and "jax_export" hold any model, and the last one what
         embeds texts; the others take the tower of an image encoder, without its projection.
@@ -148,6 +148,6 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
         raise UserError(
             f"format = {format!r} cannot hold the image operations {seen.operations!r}, only "
             "'resize_small(R)|central_crop(S)' and 'resize(R)|central_crop(S)'; format = "
-            "'big_align' can, and load(..., transform=...) replaces them"
+            "'big_align' can, and big_align.load(..., transform=...) replaces them"
         )
     write_folder(path, FORMATS[format].write(pretrained))

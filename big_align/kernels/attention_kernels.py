@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align import sharding
 from big_align.devices.rematerialization import keep_result
 from big_align.kernels.attention_dropout import Dropout
+from big_align.parallel.shards import map_rows
 
 
 class Terms(NamedTuple):
@@ -114,7 +114,7 @@ def _run(how: tuple, arrays: tuple, parts: Parts) -> tuple:
     given = arrays, *rows
     if mesh is None:
         return on_device(bias, given)
-    return sharding.map_rows(on_device, bias, given, mesh)
+    return map_rows(on_device, bias, given, mesh)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

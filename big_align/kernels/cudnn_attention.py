@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
-from big_align import sharding
+from big_align.parallel.shards import map_rows
 
 
 def attend_by_cudnn(
@@ -40,7 +40,7 @@ def attend_by_cudnn(
         return _attend(*arrays, causal, real)
 
     arrays = query, key, value, mask
-    return on_device((), arrays) if mesh is None else sharding.map_rows(on_device, (), arrays, mesh)
+    return on_device((), arrays) if mesh is None else map_rows(on_device, (), arrays, mesh)
 
 
 def pad_tokens(tokens: int) -> int:

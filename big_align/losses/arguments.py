@@ -19,7 +19,7 @@ from jax.sharding import AxisType, Mesh
 from jaxtyping import AbstractArray, Bool, Int
 
 from big_align.losses.explicit_axes import Loss
-from big_align.sharding import Shards
+from big_align.parallel.shards import Shards
 
 KINDS = {Bool: (np.bool_, "booleans"), Int: (np.integer, "integers")}
 """Kinds of numbers besides floating point, by annotation."""

@@ -14,7 +14,7 @@ from big_align.kernels import pair_tiles
 from big_align.kernels.pair_tiles import Results, Sides, TileFunction
 from big_align.losses.explicit_axes import vary_like
 from big_align.losses.tile_functions import Compare
-from big_align.sharding import Shards
+from big_align.parallel.shards import Shards
 
 Block = int | Literal["tiles"] | None
 """Rows of logits that a device computes at a time, or "tiles", or None to choose."""

@@ -49,7 +49,7 @@ from big_align.losses.tile_functions import (
     differentiate_pairs,
     normalize_pairs,
 )
-from big_align.sharding import Shards
+from big_align.parallel.shards import Shards
 
 Losses = tuple[Float[Array, ""], Float[Array, ""]]
 _LOWEST = -1e30  # the maximum of nothing; finite, so that differences are never NaN

@@ -23,7 +23,7 @@ from big_align.losses.supervised_contrastive import (
     contrast_rows,
     number_rows,
 )
-from big_align.sharding import Shards
+from big_align.parallel.shards import Shards
 
 
 @check_arrays

@@ -41,7 +41,7 @@ from big_align.losses.cluster_discrimination import (
 from big_align.losses.explicit_axes import on_any_mesh, vary_like
 from big_align.losses.precision import wide
 from big_align.losses.targets import clear_masked
-from big_align.sharding import Shards, locate_rows
+from big_align.parallel.shards import Shards, locate_rows
 
 BLOCK = 1024
 

@@ -34,7 +34,7 @@ from big_align.losses.targets import (
     rank_labels,
 )
 from big_align.losses.tile_functions import add_costs, judge_pairs
-from big_align.sharding import Shards
+from big_align.parallel.shards import Shards
 
 
 @check_arrays

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from big_align import sharding
 from big_align.data.labels.classes import ClassList
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
@@ -22,6 +21,7 @@ from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, describe_directions
 from big_align.objectives.parts.encoders import TwoTowers, real_texts
 from big_align.objectives.parts.temperature import LogScale
+from big_align.parallel.shards import concatenate_rows
 from big_align.types import Batch, Metrics, ModelState, Outputs, Params
 
 DIRECTIONS = ("both", "image_to_text", "all")
@@ -154,7 +154,7 @@ class Iclip(ComposedObjective):
                 jnp.full(captions.size, self.direction != "image_to_text"),
             ),
         }
-        return {name: sharding.concatenate_rows(x, self.mesh) for name, x in texts.items()}
+        return {name: concatenate_rows(x, self.mesh) for name, x in texts.items()}
 
     def classify(
         self, params: Params, model_state: ModelState, batch: Batch

@@ -19,7 +19,6 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from big_align import sharding
 from big_align.configuration.plain_fields import check_values
 from big_align.devices import choices
 from big_align.devices.compilation import compile_lowered
@@ -27,6 +26,8 @@ from big_align.devices.compiler_flags import choose_effort
 from big_align.devices.rematerialization import LEVELS, auto_is
 from big_align.errors import UserError
 from big_align.objectives.parts.encoders import FEATURES
+from big_align.parallel.batches import explain_division
+from big_align.parallel.meshes import batch_sharding, make_mesh
 from big_align.planning import gpu_topologies, stand_ins
 from big_align.planning.machines import Machine, find_machine
 from big_align.runs import build, cached_features
@@ -116,7 +117,7 @@ def trace(
     check_batch(config, len(machine.devices))
     assumed = stand_ins.fill_in(config, folder)
     mesh_node = {name: value for name, value in config.mesh.items() if value is not None}
-    mesh = sharding.make_mesh(**mesh_node, devices=list(machine.devices))
+    mesh = make_mesh(**mesh_node, devices=list(machine.devices))
     tokenizer = BlankTokenizer(config.tokenizer)
     objective = build.build_objective(config, mesh, tokenizer)
     example = describe_example(config, tokenizer, objective)
@@ -162,7 +163,7 @@ def check_batch(config: ConfigDict, num_devices: int) -> None:
     """
     size, parts = config.batch_size, config.microbatches
     if size % (num_devices * parts):
-        explained = sharding.explain_division(size, num_devices, parts)
+        explained = explain_division(size, num_devices, parts)
         raise UserError(f"config.batch_size = {size} {explained}")
 
 
@@ -188,7 +189,7 @@ def place_shapes(
     example: dict[str, np.ndarray], batch_size: int, mesh: Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes and the placement of a batch."""
-    rows = sharding.batch_sharding(mesh)
+    rows = batch_sharding(mesh)
     return {
         name: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype, sharding=rows)
         for name, x in example.items()

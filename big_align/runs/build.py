@@ -12,7 +12,6 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Int
 
-from big_align import sharding
 from big_align.components.models import build_model
 from big_align.components.pipelines import build_pipeline
 from big_align.components.signatures import advise, list_settable, lookup, make, without
@@ -21,7 +20,6 @@ from big_align.components.transforms import shape_of_image
 from big_align.configuration.class_templates import find_trained
 from big_align.configuration.places import source_fields
 from big_align.data.examples import Source, describe_shards
-from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.text_samplers import text_shape_of
 from big_align.data.tags.tag_extraction import NO_TAG
 from big_align.data.tags.tag_list import read_tag_list
@@ -30,11 +28,12 @@ from big_align.distributed import agreement
 from big_align.errors import ConfigError, MissingCheckpoint
 from big_align.nodes import Node
 from big_align.objectives.parts.mixing import MixedLabels
+from big_align.parallel.meshes import make_mesh
 from big_align.row_tables import RowOptimizer
 from big_align.runs import dataset
 from big_align.runs.command_line import load_config
 from big_align.runs.providers import Context, provide
-from big_align.runs.streams import build_streams, check_class_texts, make_tokenizer
+from big_align.runs.streams import build_loader, check_class_texts, make_tokenizer
 from big_align.training import optimizers
 from big_align.training.logs.directions import UNSAID, Said, read_said
 from big_align.training.logs.evaluations import read_evaluations
@@ -47,7 +46,7 @@ FIRST = "first"
 
 def build_mesh(config: Node) -> Mesh:
     """Builds the device mesh."""
-    return make(sharding.make_mesh, config["mesh"], "config.mesh")
+    return make(make_mesh, config["mesh"], "config.mesh")
 
 
 def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:
@@ -141,18 +140,7 @@ def build_train_loader(
         example = example_batch(config, tokenizer)
         row = {name: (array.shape[1:], array.dtype) for name, array in example.items()}
         return build_pipeline(config, row, find_limits(config), rows)
-    parts = build_streams(config, tokenizer)
-    shared = next(iter(parts.values())).settings  # all parts share the fields of `settings.SHARED`
-    return make(
-        TrainLoader,
-        {},
-        "config.data",
-        streams={name: part.rows for name, part in parts.items()},
-        rows=rows,
-        num_threads=shared.num_threads,
-        prefetch=shared.prefetch,
-        num_processes=shared.num_processes,
-    )
+    return build_loader(config, tokenizer, rows)
 
 
 def find_limits(config: Node) -> Limits:

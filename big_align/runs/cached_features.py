@@ -11,9 +11,6 @@ import jax
 import optax
 from flax import traverse_util
 
-from big_align import sharding
-from big_align.clusters.embed_captions import embed_captions
-from big_align.clusters.embed_source import SourceEncoder, digest_weights, embed_source
 from big_align.components.signatures import advise, make
 from big_align.components.transforms import check_repeatable, shape_of_image
 from big_align.data.examples import Source
@@ -24,7 +21,10 @@ from big_align.errors import ConfigError
 from big_align.evaluators.embedder import Embedder
 from big_align.nodes import Node
 from big_align.objectives.parts.encoders import FEATURES
+from big_align.parallel.meshes import make_mesh, replicated
 from big_align.runs import build, dataset
+from big_align.runs.embed_captions import embed_captions
+from big_align.runs.embed_source import SourceEncoder, digest_weights, embed_source
 from big_align.runs.initial_weights import check_frozen, read_initial_weights
 from big_align.training.state import describe_state
 
@@ -140,14 +140,14 @@ class LockedTowers:
     def __init__(self, config: Any, dtype: str):
         self._config, self._dtype = config, dtype
         self._tokenizer = build.build_tokenizer(config)
-        mesh = sharding.make_mesh(devices=jax.local_devices())
+        mesh = make_mesh(devices=jax.local_devices())
         objective = build.build_objective(config, mesh, self._tokenizer)
         example = build.example_batch(config, self._tokenizer)
         shapes = describe_state(objective, optax.identity(), example, mesh)[0].weight_shapes
         self._weights, _ = read_initial_weights(shapes, config.init)
         check_frozen(objective.frozen, shapes, self._weights)
         tree = traverse_util.unflatten_dict(self._weights, sep="/")
-        placed = jax.device_put(tree, sharding.replicated(mesh))
+        placed = jax.device_put(tree, replicated(mesh))
         rows = config.evaluate_batch_size * jax.local_device_count() // jax.device_count()
         self._embedder = Embedder(objective, mesh, rows)
         self._embedder.use({"model": placed.pop("params")}, placed)

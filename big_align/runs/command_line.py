@@ -21,14 +21,14 @@ from ml_collections import ConfigDict, config_flags
 
 from big_align import library_messages
 from big_align.configuration.config_files import CONFIG_JSON, list_packaged
+from big_align.configuration.defaults import complete_config
 from big_align.configuration.help_text import WIDTH, format_fields, format_lines
 from big_align.configuration.home_folder import expand_home
+from big_align.configuration.overrides import ConfigParser, read_overrides
 from big_align.devices.chips import GPU_FRACTION
 from big_align.distributed import processes
 from big_align.errors import Stopped, UserError, suggest
 from big_align.reports.starts import compare_configs, find_folder
-from big_align.runs.defaults import complete_config
-from big_align.runs.overrides import ConfigParser, read_overrides
 
 WRONG_USAGE = 2
 """The exit status that tells launchers that starting again is of no use."""

@@ -12,6 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from big_align.components.from_init import FROM_INIT
+from big_align.configuration.defaults import complete_config
 from big_align.data.package_files import check_installed, locate
 from big_align.data.precomputed.embedding_files import read_centers
 from big_align.data.precomputed.shard_files import read_index
@@ -33,7 +34,6 @@ from big_align.module_paths import fits, split_path
 from big_align.nodes import Node
 from big_align.row_tables import Table, place_centers
 from big_align.runs import build, dataset, restore, workdir
-from big_align.runs.defaults import complete_config
 from big_align.runs.program import Program
 from big_align.training.state import TrainState, replace_weights
 from big_align.types import Objective, Params
@@ -127,7 +127,10 @@ def _find_settings(
                 f"config.init.{part} names nothing whose settings {FROM_INIT!r} could take; write "
                 f"--config.init.{part}=PATH"
             )
-    read = {path: describe_model(workdir.load(path)) for path in dict.fromkeys(paths.values())}
+    read = {
+        path: describe_model(workdir.read_pretrained(path))
+        for path in dict.fromkeys(paths.values())
+    }
     return {part: read[path] for part, path in paths.items()}
 
 
@@ -175,7 +178,7 @@ def read_initial_weights(
         path = sources.get(part)
         if not path:
             continue
-        source = workdir.load(path)
+        source = workdir.read_pretrained(path)
         found = place_arrays(source, part, path)
         wanted = [name for name in fresh if belongs(name, part)]
         fitting = [name for name in wanted if name in found]
@@ -216,13 +219,7 @@ def read_initial_weights(
 
 
 def read_initial_parameters(config: Node, params: Params) -> tuple[Flat, list[str]]:
-    """Reads the objective's own parameters that the config names earlier ones for.
-
-    It takes and returns what `read_initial_classifier` does, for that and the temperature.
-
-    Raises:
-      ConfigError: a source does not have what is named, or has it of another kind.
-    """
+    """Reads the objective's own parameters, as `read_initial_classifier` and `..._temperature`."""
     classifier, report = read_initial_classifier(config, params)
     temperature, more = read_initial_temperature(config["init"], params)
     return classifier | temperature, report + more
@@ -248,7 +245,8 @@ def read_initial_classifier(config: Node, params: Params) -> tuple[Flat, list[st
     path = named or (init.get("all") if config.get("first") else None)
     if not path or CLASSIFIER not in params:
         return {}, []
-    read = workdir.read_classifier(Path(path)) if workdir.recognize_workdir(Path(path)) else None
+    is_run = workdir.recognize_workdir(Path(path))
+    read = workdir.TrainedRun(Path(path)).read_classifier() if is_run else None
     if read is None:
         if not named:
             return {}, []
@@ -287,7 +285,7 @@ def read_initial_temperature(init: Node, params: Params) -> tuple[Flat, list[str
     name = next((name for name in of if name in params), None)
     if name is None:
         raise ConfigError(f"{where} = {named!r}: the objective learns no temperature")
-    model = workdir.load(path)
+    model = workdir.read_pretrained(path)
     if model.temperature is None:
         raise ConfigError(f"{where}: {path} has no temperature; write --{where}=''")
     taken = {name: np.asarray(of[name](np.float64(model.temperature)), np.float32)}

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from big_align.components.signatures import advise
 from big_align.configuration.config_files import CONFIG_JSON, read_config
+from big_align.configuration.defaults import complete_config
 from big_align.configuration.fields import describe_fields
 from big_align.disk.regular_files import read_regular
 from big_align.errors import (
@@ -27,7 +28,6 @@ from big_align.errors import (
 from big_align.nodes import Node
 from big_align.reports.starts import compare_configs
 from big_align.runs import build
-from big_align.runs.defaults import complete_config
 from big_align.training.health.rewinds import SPREADS
 from big_align.training.logs.line_files import read_lines
 from big_align.training.logs.metrics import FILE
@@ -59,14 +59,12 @@ def check_not_begun(workdir: str, folder: epath.Path) -> None:
     logged = max((line["step"] or 0 for line in lines), default=0)
     if not logged:
         return
-    before = former.get("checkpoint") or {}
-    there = find_folder(workdir, before.get("folder"))
+    there = find_folder(workdir, former.checkpoint.get("folder"))
     elsewhere = str(there) != str(folder) and (not there.exists() or list_steps(there))
-    # Each save waits for the one before it. Earlier versions leave out this file, or the fields.
+    # Each save waits for the one before it.
     saved = len(list(read_lines(pathlib.Path(workdir, SPREADS), ("step",)))) >= 2
-    most = (ATTEMPTS + 1) * (before.get("every") or math.inf)
-    finished = logged >= (former.get("total_steps") or math.inf)
-    if elsewhere or saved or finished or logged > most:
+    most = (ATTEMPTS + 1) * former.checkpoint.every
+    if elsewhere or saved or logged >= former.total_steps or logged > most:
         told = f"they were saved in {there}: set config.checkpoint.folder or " if elsewhere else ""
         raise UserError(
             f"{workdir} has logged {logged} steps, but there is no checkpoint in {folder}; {told}"
@@ -82,7 +80,7 @@ def check_sizes(workdir: str, checkpoint: epath.Path, sizes: Mapping[str, str]) 
 
     Args:
       workdir: workdir of the run.
-      checkpoint: folder of the checkpoint that was restored; an earlier version's does not say.
+      checkpoint: folder of the checkpoint that was restored.
       sizes: `TrainingData.sizes` now.
 
     Raises:
@@ -149,58 +147,57 @@ def load_weights(
       CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
       MissingCheckpoint: there is no checkpoint, none of this step, or no best one.
     """
-    mesh = build.build_mesh(config)
-    objective = build.build_objective(config, mesh, tokenizer)
-    optimizer, _ = build.build_optimizer(config)
-    averaged = config.average_decay is not None
-    described, _ = describe_state(
-        objective, optimizer, build.example_batch(config, tokenizer), mesh, averaged=averaged
-    )
-    names = ("average",) if averaged else ("params", "model_state")
-    fields = {name: getattr(described, name) for name in names}
-    checkpointer = build.build_checkpointer(config, workdir, read_only=True)
-    with contextlib.closing(checkpointer), named_tokenizers(workdir, config, tokenizer):
-        restored = checkpointer.restore(fields, {"tokenizer": tokenizer.fingerprint}, step)
-        step = checkpointer.find(step)
-    if restored is None:
-        raise MissingCheckpoint(f"no complete checkpoint in {workdir}: train with it first")
-    params, model_state = restored["average"] if averaged else (restored[k] for k in names)
+    names = ("params", "model_state") if config.average_decay is None else ("average",)
+    record = {"tokenizer": tokenizer.fingerprint}
+    with named_tokenizers(workdir, config, tokenizer):
+        objective, mesh, restored, step = _load(config, workdir, tokenizer, names, record, step)
+    params, model_state = restored.get("average") or (restored[name] for name in names)
     return objective, mesh, {"params": params, "model_state": model_state}, step
 
 
 def load_table(
     config: Any, workdir: str, name: str, step: Which = None
 ) -> Float[np.ndarray, "k d"]:
-    """Loads the values of a table of rows, such as the class centers, without its padding.
+    """Loads the values of a table of rows, such as "centers", without its padding.
 
-    Args:
-      config: the config of the run.
-      workdir: workdir with the checkpoints.
-      name: name of the table, such as "centers".
-      step: step of the checkpoint, or "best"; None for the newest.
-
-    Raises:
-      UserError: the objective has no such table.
-      MissingCheckpoint: there is no complete checkpoint.
+    The other arguments and the errors are those of `load_weights`, and a UserError if the objective
+    has no such table.
     """
-    mesh, tokenizer = build.build_mesh(config), build.build_tokenizer(config)
+    tokenizer = build.build_tokenizer(config)
+    objective, _, restored, _ = _load(config, workdir, tokenizer, ("tables",), {}, step)
+    if name not in restored["tables"]:
+        raise UserError(
+            f"{workdir}: the objective {config.objective.name!r} has no table of {name}"
+        )
+    return np.asarray(restored["tables"][name].values)[: objective.table_sizes[name]]
+
+
+def _load(
+    config: Any,
+    workdir: str,
+    tokenizer: Any,
+    fields: Sequence[str],
+    record: Mapping[str, Any],
+    step: Which,
+) -> tuple[Objective, Mesh, dict[str, Any], int]:
+    """Restores fields of the state of a checkpoint whose record agrees; as `load_weights`."""
+    mesh = build.build_mesh(config)
     objective = build.build_objective(config, mesh, tokenizer)
     described, _ = describe_state(
         objective,
         build.build_optimizer(config)[0],
         build.example_batch(config, tokenizer),
         mesh,
+        averaged=config.average_decay is not None,
         row_optimizer=build.build_row_optimizer(config),
     )
-    if name not in described.tables:
-        raise UserError(
-            f"{workdir}: the objective {config.objective.name!r} has no table of {name}"
-        )
+    wanted = {name: getattr(described, name) for name in fields}
     with contextlib.closing(build.build_checkpointer(config, workdir, read_only=True)) as saved:
-        restored = saved.restore({"tables": described.tables}, {}, step)
+        restored = saved.restore(wanted, record, step)
+        step = saved.find(step)
     if restored is None:
         raise MissingCheckpoint(f"no complete checkpoint in {workdir}: train with it first")
-    return np.asarray(restored["tables"][name].values)[: objective.table_sizes[name]]
+    return objective, mesh, restored, step
 
 
 def read_former(workdir: str, name: str = CONFIG_JSON) -> ConfigDict | None:

@@ -4,6 +4,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from jaxtyping import Int
+
 from big_align.components.signatures import advise, lookup, make
 from big_align.components.source_flags import write_source_flags
 from big_align.components.tables import TOKENIZERS
@@ -13,6 +16,7 @@ from big_align.data.labels.prompts import choose_templates, fill_class_templates
 from big_align.data.labels.templates import fill_templates
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.loading.image_pipeline import ImagePipeline
+from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.mixture import part_rows, part_seed
 from big_align.data.loading.rows import RowStream
 from big_align.data.loading.settings import LoaderSettings
@@ -85,6 +89,33 @@ def _write_build_vocab(config: Node) -> str:
     if (temperature := nodes[0].get("language_temperature")) is not None:
         flags += f" --temperature={temperature:g}"
     return f"python -m big_align.tools.build_vocab {flags} --size={size} --output={output}"
+
+
+def build_loader(
+    config: Node, tokenizer: Any, rows: Int[np.ndarray, " r"] | None = None
+) -> TrainLoader:
+    """Builds the loader of the training data, whatever `config.data.pipeline` is.
+
+    Args:
+      config: the config.
+      tokenizer: makes the ids of texts.
+      rows: the rows of the global batch that this process makes, ascending; None makes all.
+
+    Raises:
+      ConfigError: a field does not fit; the message names it.
+    """
+    parts = build_streams(config, tokenizer)
+    shared = next(iter(parts.values())).settings  # all parts share the fields of `settings.SHARED`
+    return make(
+        TrainLoader,
+        {},
+        "config.data",
+        streams={name: part.rows for name, part in parts.items()},
+        rows=rows,
+        num_threads=shared.num_threads,
+        prefetch=shared.prefetch,
+        num_processes=shared.num_processes,
+    )
 
 
 def build_streams(config: Node, tokenizer: Any) -> dict[str, BuiltPart]:

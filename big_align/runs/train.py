@@ -17,7 +17,7 @@ import jax
 from clu import parameter_overview
 from jax.sharding import Mesh
 
-from big_align import sharding, whole_files
+from big_align import whole_files
 from big_align.components.signatures import make
 from big_align.configuration.kept_files import keep_files
 from big_align.data.precomputed.embedding_files import ClusterFolder
@@ -28,6 +28,7 @@ from big_align.errors import Rewound, Stopped
 from big_align.evaluators.embedder import Embedder
 from big_align.exhibits.clusters import show_clusters
 from big_align.exhibits.exhibit import Show
+from big_align.parallel.batches import place_batch, process_rows
 from big_align.reports import report, starts
 from big_align.reports.gallery import Gallery
 from big_align.runs import build, check, dataset, restore
@@ -205,12 +206,12 @@ def _run_on(
         with signals.interrupting(PREPARING):
             fed = cache_features(config, workdir)
             parts = _build_parts(config, fed)
-        rows = sharding.process_rows(parts.mesh, config.batch_size)
+        rows = process_rows(parts.mesh, config.batch_size)
         loader = stack.enter_context(build.build_train_loader(fed, parts.tokenizer, rows))
         agreement.check_data(loader.shards)
         record = {**parts.record, restore.SIZES: dict(loader.sizes)}
         # Errors in the data are reported before a workdir is created.
-        first_batch = sharding.place_batch(loader.batch(0), parts.mesh)
+        first_batch = place_batch(loader.batch(0), parts.mesh)
         stack.callback(report.refresh_report, workdir)
         run_time = RunTime(workdir, clock)
         stack.callback(run_time.report)
@@ -265,7 +266,7 @@ def _run_on(
             trackers=trackers,
         )
         batches = health.leave_out(loader.iterate, int(state.step))
-        placed = (sharding.place_batch(batch, parts.mesh) for batch in batches)
+        placed = (place_batch(batch, parts.mesh) for batch in batches)
         try:
             return loop.run(state, placed, step)
         except Rewound as decision:

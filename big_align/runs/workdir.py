@@ -35,12 +35,14 @@ BIAS = "bias"
 """An objective's parameter that is added to scaled cosines, where it decides about each pair."""
 
 
-def load(path: str | os.PathLike, tokenizer: Mapping[str, Any] | None = None) -> Pretrained:
-    """Loads any model: one that a run has trained, or one that `interop.load` reads.
+def read_pretrained(
+    path: str | os.PathLike, tokenizer: Mapping[str, Any] | None = None
+) -> Pretrained:
+    """Loads any model: one that a run has trained, or one that `interop.read` reads.
 
     Args:
       path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
-        `WORKDIR/checkpoints/best`, or a folder or file of `interop.load`.
+        `WORKDIR/checkpoints/best`, or a folder or file of `interop.read`.
       tokenizer: in place of the model's own, as in `config.tokenizer`.
 
     Returns:
@@ -51,17 +53,17 @@ def load(path: str | os.PathLike, tokenizer: Mapping[str, Any] | None = None) ->
       FileNotFoundError: there is nothing at the path.
       MissingCheckpoint: the workdir has no complete checkpoint, or not this one.
       CheckpointMismatch: the workdir was trained with another tokenizer.
-      UserError: the path is none of these, or its files are damaged; see `interop.load`.
+      UserError: the path is none of these, or its files are damaged; see `interop.read`.
     """
     if not isinstance(tokenizer, Mapping | None):
         raise UserError(f"tokenizer={tokenizer!r} is no mapping of settings, as in {{'name': ...}}")
     found = pathlib.Path(path).expanduser()
     if recognize_workdir(found):
         with interop.explained(found):
-            return read_workdir(found, tokenizer)
+            return TrainedRun(found, tokenizer).read_model()
     if told := _explain_near(os.fspath(path), found):
         raise UserError(f"{path} {told}")
-    loaded = interop.load(path)
+    loaded = interop.read(path)
     return loaded if tokenizer is None else dataclasses.replace(loaded, tokenizer=tokenizer)
 
 
@@ -104,50 +106,107 @@ def split_step(path: pathlib.Path) -> tuple[pathlib.Path, Which]:
     return path, None
 
 
-def read_workdir(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None) -> Pretrained:
-    """Reads a checkpoint of a workdir: the averaged parameters, if they are kept.
+class TrainedRun:
+    """A checkpoint of a run, with the run's config for the devices and the files of this machine.
 
     Args:
       path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`, or `.../best`.
       tokenizer: that of the run, if its files are elsewhere now; None finds them.
 
+    Attributes:
+      folder: the workdir.
+      step: the step, or `BEST`; None for the newest.
+      config: the config.
+
     Raises:
-      CheckpointMismatch: the run had another tokenizer.
-      MissingCheckpoint: there is no complete checkpoint, or not this one.
+      UserError: the config or a file of the tokenizer is missing or damaged.
     """
-    path, step = split_step(path)
-    config = _read_run(path, tokenizer)
-    made = build.build_tokenizer(config)
-    objective, _, found, step = restore.load_weights(config, str(path), made, step)
-    params = found["params"]
-    weights = {"params": params["model"], **found["model_state"]}
-    node = _find_trained(config.model.to_dict(), params["model"])
-    if not node["text"] and not node["image_projection"]:  # the tower is the whole model
-        node, weights = node["image"], {kind: tree["image"] for kind, tree in weights.items()}
-    height, width = build.example_batch(config, made)["image"].shape[-3:-1]
-    size = height if height == width else (height, width)
-    return Pretrained(
-        node,
-        jax.tree.map(np.asarray, weights),
-        size,
-        preprocessing=_find_preprocessing(config, (height, width), path),
-        tokenizer=config.tokenizer.to_dict(),
-        temperature=_find_temperature(objective, params),
-        bias=float(params[BIAS]) if has_bias(params) else None,
-        checkpoint=str(find_folder(str(path), config.checkpoint.get("folder")) / str(step)),
-        classifier=_export_classifier(objective, params, config),
-        templates=class_templates.find_evaluated(config),
-        trained_templates=class_templates.find_trained(config),
-    )
 
+    def __init__(self, path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None):
+        self.folder, self.step = split_step(path)
+        self.config = read_config(self.folder / CONFIG_JSON)
+        self.config.mesh = {"fsdp": 1}  # whatever it was trained on
+        use_kept_files(self.folder, self.config)
+        if tokenizer is not None:
+            self.config.tokenizer = dict(tokenizer)
+        check_vocabulary(self.folder, self.config)
 
-def _export_classifier(objective: Objective, params: Params, config: ConfigDict) -> Any:
-    """Returns the classifier that an objective has trained, with its classes, if it has one."""
-    export = getattr(objective, "export_classifier", None)
-    if export is None:
-        return None
-    arrays = {name: np.asarray(x) for name, x in export(params).items()}
-    return Classifier(dataset.all_classes(dataset.read_parts(config)).names, **arrays)
+    def find_checkpoint(self) -> tuple[int, epath.Path]:
+        """Returns the step of the checkpoint, and its folder.
+
+        Raises:
+          MissingCheckpoint: there is no complete checkpoint, or not this one.
+        """
+        saved = build.build_checkpointer(self.config, str(self.folder), read_only=True)
+        with contextlib.closing(saved):
+            step = saved.find(self.step)
+        if step is None:
+            raise MissingCheckpoint(f"no complete checkpoint in {self.folder}: train with it first")
+        return step, self._folder_of(step)
+
+    def _folder_of(self, step: int) -> epath.Path:
+        return find_folder(str(self.folder), self.config.checkpoint.get("folder")) / str(step)
+
+    def read_model(self) -> Pretrained:
+        """Reads the model: the averaged parameters, if they are kept.
+
+        Raises:
+          CheckpointMismatch: the run had another tokenizer.
+          MissingCheckpoint: there is no complete checkpoint, or not this one.
+        """
+        config, made = self.config, build.build_tokenizer(self.config)
+        objective, _, found, step = restore.load_weights(config, str(self.folder), made, self.step)
+        params = found["params"]
+        weights = {"params": params["model"], **found["model_state"]}
+        node = _find_trained(config.model.to_dict(), params["model"])
+        if not node["text"] and not node["image_projection"]:  # the tower is the whole model
+            node, weights = node["image"], {kind: tree["image"] for kind, tree in weights.items()}
+        height, width = build.example_batch(config, made)["image"].shape[-3:-1]
+        scale = objective.scale(params)
+        return Pretrained(
+            node,
+            jax.tree.map(np.asarray, weights),
+            height if height == width else (height, width),
+            preprocessing=_find_preprocessing(config, (height, width), self.folder),
+            tokenizer=config.tokenizer.to_dict(),
+            temperature=None if scale is None else float(1 / scale),
+            bias=float(params[BIAS]) if has_bias(params) else None,
+            checkpoint=str(self._folder_of(step)),
+            classifier=self._export_classifier(objective, params),
+            templates=class_templates.find_evaluated(config),
+            trained_templates=class_templates.find_trained(config),
+        )
+
+    def _export_classifier(self, objective: Objective, params: Params) -> Classifier | None:
+        """Returns the classifier that an objective has trained, with its classes, if it has one."""
+        export = getattr(objective, "export_classifier", None)
+        if export is None:
+            return None
+        arrays = {name: np.asarray(x) for name, x in export(params).items()}
+        return Classifier(self._read_classes().names, **arrays)
+
+    def _read_classes(self) -> ClassList | None:
+        return dataset.all_classes(dataset.read_parts(self.config))
+
+    def read_centers(self) -> Float[np.ndarray, "k d"]:
+        """Reads the class centers; raises the errors of `restore.load_table`."""
+        return restore.load_table(self.config, str(self.folder), "centers", self.step)
+
+    def read_classifier(self) -> tuple[dict[str, np.ndarray], ClassList | None] | None:
+        """Reads the classifier of the objective.
+
+        Returns:
+          Its arrays by path, and its classes; None if the objective has no classifier.
+
+        Raises:
+          MissingCheckpoint: there is no complete checkpoint, or not this one.
+        """
+        made = build.build_tokenizer(self.config)
+        _, _, found, _ = restore.load_weights(self.config, str(self.folder), made, self.step)
+        if "classifier" not in found["params"]:
+            return None
+        flat = traverse_util.flatten_dict({"classifier": found["params"]["classifier"]}, sep="/")
+        return {name: np.asarray(x) for name, x in flat.items()}, self._read_classes()
 
 
 def _find_trained(node: dict[str, Any], params: Params) -> dict[str, Any]:
@@ -158,68 +217,9 @@ def _find_trained(node: dict[str, Any], params: Params) -> dict[str, Any]:
     return node | {"text": None, "image_projection": "project_image" in params}
 
 
-def find_checkpoint(path: pathlib.Path) -> tuple[pathlib.Path, int, epath.Path]:
-    """Returns the workdir of a path that `read_workdir` takes, the step, and its checkpoint.
-
-    Raises:
-      MissingCheckpoint: there is no complete checkpoint, or not this one.
-    """
-    path, step = split_step(path)
-    config = _read_run(path)
-    saved = build.build_checkpointer(config, str(path), read_only=True)
-    with contextlib.closing(saved):
-        step = saved.find(step)
-    if step is None:
-        raise MissingCheckpoint(f"no complete checkpoint in {path}: train with it first")
-    folder = find_folder(str(path), config.checkpoint.get("folder"))
-    return path, step, folder / str(step)
-
-
-def read_centers(path: pathlib.Path) -> Float[np.ndarray, "k d"]:
-    """Reads the class centers of a checkpoint, from any path that `read_workdir` takes."""
-    path, step = split_step(path)
-    return restore.load_table(_read_run(path), str(path), "centers", step)
-
-
-def read_classifier(path: pathlib.Path) -> tuple[dict[str, np.ndarray], ClassList | None] | None:
-    """Reads the classifier of a run's objective, from any path that `read_workdir` takes.
-
-    Returns:
-      Its arrays by path, and its classes; None if the objective has no classifier.
-
-    Raises:
-      MissingCheckpoint: there is no complete checkpoint, or not this one.
-    """
-    path, step = split_step(path)
-    config = _read_run(path)
-    _, _, found, _ = restore.load_weights(config, str(path), build.build_tokenizer(config), step)
-    if "classifier" not in found["params"]:
-        return None
-    flat = traverse_util.flatten_dict({"classifier": found["params"]["classifier"]}, sep="/")
-    classes = dataset.all_classes(dataset.read_parts(config))
-    return {name: np.asarray(x) for name, x in flat.items()}, classes
-
-
-def _read_run(path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None) -> ConfigDict:
-    """Reads the config of a workdir, for the devices and the files of this machine."""
-    config = read_config(path / CONFIG_JSON)
-    config.mesh = {"fsdp": 1}  # whatever it was trained on
-    use_kept_files(path, config)
-    if tokenizer is not None:
-        config.tokenizer = dict(tokenizer)
-    check_vocabulary(path, config)
-    return config
-
-
 def has_bias(params: Params) -> bool:
     """Returns whether an objective adds one number to cosines; its `bias` may be something else."""
     return getattr(params.get(BIAS), "shape", None) == ()
-
-
-def _find_temperature(objective: Objective, params: Params) -> float | None:
-    """Returns what cosines are divided by; None if the objective has no scale."""
-    scale = objective.scale(params)
-    return None if scale is None else float(1 / scale)
 
 
 def _find_preprocessing(

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from big_align.clusters.embed_source import digest_architecture, digest_weights
 from big_align.data.examples import Source
 from big_align.data.precomputed.shard_files import check_same
 from big_align.errors import UserError
 from big_align.inference.loaded_model import LoadedModel
 from big_align.progress import make_bar
+from big_align.runs.embed_source import digest_architecture, digest_weights
 from big_align.search import generations, recall_queries
 from big_align.search.index_folder import (
     CAPTIONS,

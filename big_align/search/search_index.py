@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.clusters.embed_source import digest_architecture, digest_weights
 from big_align.data.images import given_images
 from big_align.errors import BrokenImages, UserError, suggest
 from big_align.inference.loaded_model import LoadedModel, load
 from big_align.inference.ranking import check_count
+from big_align.runs.embed_source import digest_architecture, digest_weights
 from big_align.search import queries
 from big_align.search.exact_search import rescore, search_exactly
 from big_align.search.filters import apply_filters

@@ -86,10 +86,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def cluster(options: argparse.Namespace) -> None:
     """Clusters, and prints what was done."""
-    from big_align import sharding
     from big_align.clusters import cluster_embeddings
     from big_align.data.precomputed.embedding_files import EmbeddingFolder
     from big_align.distributed import agreement, processes
+    from big_align.parallel.meshes import make_mesh
 
     if options.distributed:
         processes.join_processes()
@@ -97,7 +97,7 @@ def cluster(options: argparse.Namespace) -> None:
         processes.check_alone("add --distributed")
     fields = cluster_embeddings.Plan._fields
     plan = cluster_embeddings.Plan(**{name: getattr(options, name) for name in fields})
-    rows, mesh = EmbeddingFolder(options.embeddings), sharding.make_mesh()
+    rows, mesh = EmbeddingFolder(options.embeddings), make_mesh()
     sizes = options.block, options.chunk
     centers = cluster_embeddings.find_centers(rows, plan, options.output, mesh, *sizes, say=say)
     labels = cluster_embeddings.write_labels(rows, centers, plan, options.output, mesh, *sizes)

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def convert(options: argparse.Namespace) -> None:
     """Converts, and prints what the model is."""
-    pretrained = workdir.load(options.input)
+    pretrained = workdir.read_pretrained(options.input)
     texts = options.format in api.TEXTS_ALONE and options.part != "image"
     part = "text" if texts else options.part
     written = pretrained.tower(part) if part else pretrained

@@ -139,13 +139,12 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str) -> None:
-    from big_align.clusters import embed_source
     from big_align.components.source_flags import open_source
     from big_align.distributed import agreement
-    from big_align.runs import workdir
+    from big_align.runs import embed_source, workdir
 
     source, node = open_source(options.source, options.source_name, options.source_argument)
-    pretrained = workdir.load(options.model)
+    pretrained = workdir.read_pretrained(options.model)
     encoder = embed_source.make_encoder(
         pretrained, options.what, options.transform, options.batch_size
     )

@@ -93,10 +93,10 @@ def find_duplicates(options: argparse.Namespace) -> None:
     """Finds near-duplicates, writes the list and prints a summary."""
     from absl import logging
 
-    from big_align import sharding
     from big_align.duplicates import twin_list, twin_page
     from big_align.duplicates.embedded_files import EmbeddedFiles, make_unit_encoder
     from big_align.errors import UserError
+    from big_align.parallel.meshes import make_mesh
     from big_align.prepare import storage
     from big_align.prepare.inputs import find_inputs
     from big_align.runs import workdir
@@ -115,7 +115,7 @@ def find_duplicates(options: argparse.Namespace) -> None:
     for path in options.against:
         parts += twin_list.part_sets(find_against(options, path))
     encoder = make_unit_encoder(
-        workdir.load(options.model), options.what, options.transform, options.batch_size
+        workdir.read_pretrained(options.model), options.what, options.transform, options.batch_size
     )
     told = f"{options.model}: {encoder.what}, images by {encoder.transform}"
     print(told, flush=True)
@@ -131,7 +131,7 @@ def find_duplicates(options: argparse.Namespace) -> None:
             raise UserError(f"--against: {name} cannot be read: {why}")
     training = EmbeddedFiles(inputs, encoder, work)
     training.embed("embed --input")
-    found = twin_list.find_twins(training, tests, settings, sharding.make_mesh())
+    found = twin_list.find_twins(training, tests, settings, make_mesh())
     entries = twin_list.write_entries(found, training, tests, options.keys == "own")
     storage.write_lines(options.output, entries)
     lines = [twin_list.tell(found, training.count_broken(), tests)]

@@ -186,7 +186,7 @@ def read_centers(path: str) -> np.ndarray:
       UserError: it is not an array, or has another shape.
     """
     if os.path.isdir(path):
-        return workdir.read_centers(Path(path))
+        return workdir.TrainedRun(Path(path)).read_centers()
     centers = map_array(path)
     if centers.ndim != 2:
         raise UserError(f"{path} is {list(centers.shape)}; centers are [k d]")
@@ -220,7 +220,7 @@ def take_labels(clusters: ClusterFolder, numbers: np.ndarray) -> np.ndarray:
 
 def draw_patches(model: str, source: Source, chosen: list[Place]) -> Figure:
     """Draws the components of the patches of the chosen images (Fig. 6)."""
-    pretrained = workdir.load(model)
+    pretrained = workdir.read_pretrained(model)
     prepare = Transform(cluster_pictures.find_preprocessing(pretrained).transform)
     images = []
     for place in chosen:

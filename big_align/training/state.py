@@ -12,7 +12,8 @@ from flax import struct, traverse_util
 from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
-from big_align import sharding
+from big_align.parallel.logical_axes import state_shardings
+from big_align.parallel.meshes import replicated
 from big_align.row_tables import RowOptimizer, Table
 from big_align.training.initialization import Fresh
 from big_align.types import ModelState, Objective, Params
@@ -132,8 +133,8 @@ def describe_state(
 
     boxed = jax.eval_shape(lambda: objective.init(rng, example))[0]
     fresh = Fresh(create)
-    shardings = sharding.state_shardings(boxed, fresh.shapes, mesh)
+    shardings = state_shardings(boxed, fresh.shapes, mesh)
     described = jax.tree.map(
         lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), fresh.shapes, shardings
     )
-    return described, functools.partial(fresh.make, shardings, sharding.replicated(mesh))
+    return described, functools.partial(fresh.make, shardings, replicated(mesh))

@@ -23,10 +23,10 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from big_align import sharding
 from big_align.devices import traced
 from big_align.devices.compilation import compile_lowered
 from big_align.distributed import agreement
+from big_align.parallel.meshes import batch_sharding, microbatch_sharding, replicated
 from big_align.row_tables import Drawn, RowOptimizer, join_rows, split_rows
 from big_align.training.optimizers import frozen_mask, update_average
 from big_align.training.state import TrainState
@@ -76,7 +76,7 @@ def _split(tree: Any, microbatches: int, mesh: Mesh) -> Any:
     def split(x: Array) -> Array:
         x = x.reshape(mesh.size, microbatches, -1, *x.shape[1:]).swapaxes(0, 1)
         x = x.reshape(microbatches, -1, *x.shape[3:])
-        return jax.lax.with_sharding_constraint(x, sharding.microbatch_sharding(mesh))
+        return jax.lax.with_sharding_constraint(x, microbatch_sharding(mesh))
 
     return jax.tree.map(split, tree)
 
@@ -87,7 +87,7 @@ def _merge(tree: Any, mesh: Mesh) -> Any:
     def merge(x: Array) -> Array:
         x = x.reshape(x.shape[0], mesh.size, -1, *x.shape[2:]).swapaxes(0, 1)
         x = x.reshape(-1, *x.shape[3:])
-        return jax.lax.with_sharding_constraint(x, sharding.batch_sharding(mesh))
+        return jax.lax.with_sharding_constraint(x, batch_sharding(mesh))
 
     return jax.tree.map(merge, tree)
 
@@ -238,7 +238,7 @@ def trace_step(
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         return step(state, batch)  # JAX caches traces by function, and contexts change them
 
-    placed = shardings, sharding.replicated(mesh)
+    placed = shardings, replicated(mesh)
     jitted = jax.jit(train_step, donate_argnums=0, out_shardings=placed)
     return jitted.trace(state, batch)
 

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.clusters.kmeans import Farthest, SphericalKMeans, has_converged
 from big_align.clusters.kmeans_init import (
     DrawnRows,
@@ -17,6 +16,7 @@ from big_align.clusters.kmeans_init import (
 )
 from big_align.clusters.nearest_centers import CenterLayout, NearestCenters
 from big_align.errors import UserError
+from big_align.parallel.meshes import make_mesh
 from tests import tiny
 
 LAYOUTS = [(1, 1000, 1000), (1, 7, 64), (8, 1000, 1000), (8, 3, 50)]
@@ -347,4 +347,4 @@ def test_centers_of_another_table_are_refused():
 
 def test_more_nearest_than_centers_cannot_be():
     with pytest.raises(UserError, match="6 of 5 centers are asked for"):
-        NearestCenters(draw(5), sharding.make_mesh(), 6)
+        NearestCenters(draw(5), make_mesh(), 6)

@@ -12,7 +12,7 @@ import pytest
 from ml_collections import ConfigDict
 from setuptools import find_packages
 
-import big_align
+from big_align import configs
 from big_align.configuration.config_files import find_config, list_packaged, read_config
 from big_align.errors import UserError
 from big_align.runs.command_line import load_config
@@ -101,7 +101,7 @@ def test_a_damaged_config_is_named(text, message, tmp_path):
 
 
 def test_a_packaged_config_is_found_by_its_name_and_a_file_comes_first(tmp_path, monkeypatch):
-    installed = pathlib.Path(big_align.__file__).parent / "configs"
+    installed = pathlib.Path(configs.__path__[0])
     monkeypatch.chdir(tmp_path)
     for given in ("mlcd", "mlcd.py", "configs/mlcd.py"):
         assert find_config(f"{given}:stage=text") == f"{installed / 'mlcd'}.py:stage=text"
@@ -140,6 +140,7 @@ def test_configs_are_packaged_and_import_each_other_where_they_are_installed():
 def test_an_installed_package_trains_evaluates_and_continues_without_a_checkout(tmp_path):
     installed, home = tmp_path / "site", tmp_path / "home"
     shutil.copytree(ROOT / "big_align", installed / "big_align")
+    shutil.copytree(ROOT / "configs", installed / "big_align/configs", dirs_exist_ok=True)
     home.mkdir()
 
     def run(*words):

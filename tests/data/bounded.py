@@ -24,7 +24,6 @@ from mutations import KINDS
 from big_align.errors import UserError
 
 SECONDS, MEGABYTES = 10, 700
-SLOW_SECONDS = 60
 ROOM = 2**31  # bytes of addresses that a call may add: threads take much that they never touch
 
 
@@ -91,11 +90,11 @@ def serve() -> None:
     for line in sys.stdin:
         call = json.loads(line)
         kind, path = KINDS[call["kind"]], pathlib.Path(call["path"])
-        outcome = _fork(kind.read, path, SLOW_SECONDS if kind.slow else SECONDS)
+        outcome = _fork(kind.read, path)
         print(json.dumps(outcome), flush=True)
 
 
-def _fork(read: Any, path: pathlib.Path, seconds: float) -> Outcome:
+def _fork(read: Any, path: pathlib.Path) -> Outcome:
     receive, send = os.pipe()
     child = os.fork()
     if not child:
@@ -105,7 +104,7 @@ def _fork(read: Any, path: pathlib.Path, seconds: float) -> Outcome:
             outcome = outcome[os.write(send, outcome) :]
         os._exit(0)
     os.close(send)
-    answer, end = b"", time.monotonic() + seconds
+    answer, end = b"", time.monotonic() + SECONDS
     while True:
         ready, _, _ = select.select([receive], [], [], max(0, end - time.monotonic()))
         piece = os.read(receive, 2**16) if ready else None

@@ -13,7 +13,6 @@ import folder_kinds as folders
 import index_kinds as indexes
 import list_kinds as lists
 import table_kinds as tables
-import tf_kinds
 from example_kinds import Path, Random, Spoil, vary
 
 
@@ -26,7 +25,6 @@ class Kind(NamedTuple):
       spoil: faults that must not go unnoticed.
       sealed: whether checksums guard it: what is read must be what was written.
       tensorflow: whether it is read by TensorFlow.
-      slow: whether reading it takes a second, and so may take longer.
     """
 
     write: Callable[[Path], None]
@@ -34,7 +32,6 @@ class Kind(NamedTuple):
     spoil: Sequence[Spoil] = ()
     sealed: bool = False
     tensorflow: bool = False
-    slow: bool = False
 
 
 ROWS = tables.ROW_CHANGES
@@ -119,9 +116,6 @@ KINDS = {
     ),
     "metadata.utf-16": Kind(file_kinds.write_facts("csv", "utf-16"), file_kinds.read_facts("csv")),
     "jsonl.facts": Kind(tables.write_lines, file_kinds.read_source_facts),
-    "tf.data": Kind(
-        tf_kinds.write_shard, tf_kinds.read_both, tf_kinds.FAULTS, tensorflow=True, slow=True
-    ),
 }
 """By name. A kind of input more is a line here."""
 

@@ -14,13 +14,14 @@ import pytest
 from loaders import FLIP, assert_equal, make_loader
 from samples import make_array
 
-from big_align import sharding
 from big_align.data.workers.batch_memory import (
     ALIGNMENT,
     BatchLayout,
     BatchMemory,
     MappedBatches,
 )
+from big_align.parallel.batches import place_batch
+from big_align.parallel.meshes import make_mesh
 
 ROW = {"image": ((5, 5, 3), np.uint8), "text": ((7,), np.int32), "mask": ((), bool)}
 
@@ -83,7 +84,7 @@ def test_another_process_sees_what_is_written():
 def test_a_batch_that_is_held_never_changes(num_processes):
     """As arrays, as parts of them, and as JAX arrays that have its memory."""
     kept = {"transform": FLIP, "batch_size": 16, "prefetch": 2, "num_processes": num_processes}
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    mesh = make_mesh(devices=jax.devices()[:1])
     source = make_array(60)
     with make_loader(source, **kept) as loader, make_loader(source, 16, FLIP) as own:
         whole, parts, placed = [], [], []
@@ -93,7 +94,7 @@ def test_a_batch_that_is_held_never_changes(num_processes):
             elif step % 3 == 1:
                 parts.append((step, batch["image"][3, ::2]))
             else:
-                placed.append((step, sharding.place_batch(batch, mesh)))
+                placed.append((step, place_batch(batch, mesh)))
         del batch
         gc.collect()
         for _ in itertools.islice(loader.iterate(20), 20):
@@ -108,7 +109,7 @@ def test_a_batch_that_is_held_never_changes(num_processes):
 @pytest.mark.parametrize("num_processes", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_what_is_computed_of_batches_that_were_dropped_is_right(num_processes):
     """JAX computes later; until then the memory is its own."""
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    mesh = make_mesh(devices=jax.devices()[:1])
 
     @jax.jit
     def digest(image):
@@ -119,7 +120,7 @@ def test_what_is_computed_of_batches_that_were_dropped_is_right(num_processes):
     with make_loader(make_array(60), **kept) as loader:
         found = []
         for batch in itertools.islice(loader.iterate(0), 30):
-            found.append(digest(sharding.place_batch(batch, mesh)["image"]))
+            found.append(digest(place_batch(batch, mesh)["image"]))
             del batch
         for step, (_, total) in enumerate(found):
             assert int(total) == loader.batch(step)["image"].sum()
@@ -131,8 +132,8 @@ def test_jax_takes_a_batch_without_a_copy(num_processes):
     with make_loader(make_array(64), **kept) as loader:
         batch = loader.batch(0)
         for devices in (1, 2):
-            mesh = sharding.make_mesh(devices=jax.devices()[:devices])
-            placed = sharding.place_batch(batch, mesh)
+            mesh = make_mesh(devices=jax.devices()[:devices])
+            placed = place_batch(batch, mesh)
             for name, array in batch.items():
                 rows = array.nbytes // devices
                 if rows % ALIGNMENT:

@@ -14,7 +14,6 @@ from big_align.data.examples import BrokenExample
 from big_align.data.images import decoding, image_ops
 from big_align.data.images.given_images import read_image
 from big_align.data.images.image_ops import OPERATIONS, Transform, open_view
-from big_align.data.tf_data.jpeg_header import read_plain_jpeg
 
 RNG = random.Random(0)
 PIXELS = np.arange(6 * 8 * 3, dtype=np.uint8).reshape(6, 8, 3)
@@ -112,8 +111,6 @@ def test_orientation_in_xmp_is_applied_as_to_an_opened_image(kind, form):
         found = decode(data)
         np.testing.assert_array_equal(found, np.rot90(stored, -1) if orientation == 6 else stored)
         np.testing.assert_array_equal(found, read_image(Image.open(io.BytesIO(data))))
-        if kind == "JPEG":
-            assert (read_plain_jpeg(data) is None) == (orientation == 6)
 
 
 def test_undecodable_files_are_broken_examples():

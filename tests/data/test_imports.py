@@ -44,7 +44,7 @@ def test_nothing_else_imports_tensorflow(module):
 
 
 def test_pipelines_import_neither_tensorflow_nor_jax_before_they_are_called():
-    code = "import sys, big_align.data.tf_pipelines, big_align.data.tf_data.dataset_loader"
+    code = "import sys, big_align.runs.pipelines, big_align.data.tf_data.dataset_loader"
     code += "; print([name for name in ('tensorflow', 'jax') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[]", done.stderr

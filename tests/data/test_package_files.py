@@ -7,7 +7,7 @@ import pytest
 from big_align.data.package_files import check_installed, locate
 from big_align.data.text.tokenizers import list_wordpieces
 from big_align.errors import UserError
-from big_align.interop import load
+from big_align.interop import read
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_vocabulary_and_weights_are_read_from_a_package(package):
     pieces = list_wordpieces("package:trained_weights/vocab.txt")
     assert pieces == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"]
     with pytest.raises(UserError, match=re.escape(str(package / "models"))):
-        load("package:trained_weights/models")  # found, though no model
+        read("package:trained_weights/models")  # found, though no model
 
 
 def test_packages_that_are_missing_are_named_in_one_command(package):

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.data.loading.image_pipeline import ImagePipeline
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.loading.rows import RowStream
@@ -19,6 +18,8 @@ from big_align.data.loading.stream import ExampleStream
 from big_align.data.loading.text_samplers import CaptionSampler
 from big_align.data.sources.digits import DIGIT_WORDS, digits_source
 from big_align.data.text.tokenizers import WordTokenizer
+from big_align.parallel.batches import explain_division, place_batch, process_rows
+from big_align.parallel.meshes import batch_sharding, make_mesh
 from big_align.planning.topologies import GENERATIONS, topology_devices
 
 needs_libtpu = pytest.mark.libtpu
@@ -58,7 +59,7 @@ def network(device) -> int:
 
 def check_mesh(devices, fsdp: int) -> None:
     """Every device once; `fsdp` within a slice or node; slices and nodes one after another."""
-    mesh = sharding.make_mesh(fsdp, devices=devices)
+    mesh = make_mesh(fsdp, devices=devices)
     assert mesh.devices.shape == (len(devices) // fsdp, fsdp)
     assert sorted(d.id for d in mesh.devices.flat) == sorted(d.id for d in devices)
     networks = np.vectorize(network)(mesh.devices)
@@ -72,11 +73,11 @@ def check_rows(mesh) -> None:
     size = 3 * mesh.size
     held: dict[int, list[int]] = {}
     # What XLA places where: of a placement over the same mesh, not from `process_rows`.
-    for device, (index, *_) in sharding.batch_sharding(mesh).devices_indices_map((size,)).items():
+    for device, (index, *_) in batch_sharding(mesh).devices_indices_map((size,)).items():
         held.setdefault(device.process_index, []).extend(range(size)[index])
     everything = []
     for process, rows in held.items():
-        mine = sharding.process_rows(mesh, size, process)
+        mine = process_rows(mesh, size, process)
         np.testing.assert_array_equal(mine, np.sort(rows))
         everything += mine.tolist()
     assert sorted(everything) == list(range(size))
@@ -89,7 +90,7 @@ def test_a_tpu_slice_has_a_mesh_whose_rows_are_a_partition(fsdp):
         devices = topology_devices(name, slices)
         if len(devices) // slices < fsdp:
             with pytest.raises(ValueError, match=f"mesh.fsdp = {fsdp} does not divide"):
-                sharding.make_mesh(fsdp, devices=devices)
+                make_mesh(fsdp, devices=devices)
         else:
             check_mesh(devices, fsdp)
 
@@ -102,7 +103,7 @@ def test_every_generation_is_among_the_slices():
 @needs_libtpu
 @pytest.mark.parametrize("name", ["v4:4x4x4", "v5e:4x4", "v5p:4x4x4", "v6e:16x16", "tpu7x:4x4x4"])
 def test_an_fsdp_group_of_four_is_a_line_or_square_of_the_torus(name):
-    mesh = sharding.make_mesh(4, devices=topology_devices(name))
+    mesh = make_mesh(4, devices=topology_devices(name))
     for group in mesh.devices:
         corners = np.array([device.coords for device in group])
         # Four neighbors lie within 3 hops of each other, by any shape that they may have.
@@ -114,7 +115,7 @@ def test_an_fsdp_group_of_four_is_a_line_or_square_of_the_torus(name):
 def test_the_devices_of_one_host_have_a_mesh_of_their_own(name):
     host = [d for d in topology_devices(name) if d.process_index == 1]
     for fsdp in (1, 2, 4):
-        check_rows(sharding.make_mesh(fsdp, devices=host))
+        check_rows(make_mesh(fsdp, devices=host))
 
 
 @pytest.mark.parametrize("fsdp", [1, 4, 8])
@@ -130,22 +131,22 @@ def test_a_gpu_cluster_has_a_mesh_whose_rows_are_a_partition(fsdp):
     [(4, 16, [{0, 1}, {2, 3}]), (3, 12, [{0, 1, 2}] * 2), (3, 24, [{0, 1, 2}])],
 )
 def test_fsdp_larger_than_a_node_goes_over_as_few_as_it_can(nodes, fsdp, expected):
-    mesh = sharding.make_mesh(fsdp, devices=make_cluster(nodes, 8))
+    mesh = make_mesh(fsdp, devices=make_cluster(nodes, 8))
     assert [{network(d) for d in group} for group in mesh.devices] == expected
     check_rows(mesh)
 
 
 def test_a_shape_takes_the_place_of_fsdp():
     devices = make_cluster(2, 1)
-    assert sharding.make_mesh(shape=(4, 4), devices=devices).devices.shape == (4, 4)
+    assert make_mesh(shape=(4, 4), devices=devices).devices.shape == (4, 4)
     with pytest.raises(ValueError, match=r"mesh.shape = \(4, 8\) .* number of devices, 16"):
-        sharding.make_mesh(shape=(4, 8), devices=devices)
+        make_mesh(shape=(4, 8), devices=devices)
 
 
 @pytest.mark.parametrize("fsdp", [1, 4])
 def test_nodes_of_different_sizes_still_have_a_mesh(fsdp):
     devices = make_cluster(2, 1)[:-4]
-    mesh = sharding.make_mesh(fsdp, devices=devices)
+    mesh = make_mesh(fsdp, devices=devices)
     assert sorted(d.id for d in mesh.devices.flat) == list(range(12))
 
 
@@ -163,22 +164,22 @@ def load_batch(size, rows):
 @pytest.mark.parametrize(("name", "slices"), [("v5e:4x4", 2), ("v4:2x2x4", 1), ("tpu7x:2x2x2", 1)])
 def test_the_batch_of_a_step_is_the_same_on_every_topology(name, slices):
     """What all hosts load is the batch that one process makes."""
-    mesh = sharding.make_mesh(4, devices=topology_devices(name, slices))
+    mesh = make_mesh(4, devices=topology_devices(name, slices))
     size = 2 * mesh.size
     expected = load_batch(size, None)
     for process in {d.process_index for d in mesh.devices.flat}:
-        rows = sharding.process_rows(mesh, size, process)
+        rows = process_rows(mesh, size, process)
         for name, part in load_batch(size, rows).items():
             np.testing.assert_array_equal(part, expected[name][rows])
 
 
 def test_a_batch_lies_as_it_was_loaded_whatever_the_order_of_devices():
     order = np.random.default_rng(0).permutation(8)
-    mesh = sharding.make_mesh(2, devices=[jax.devices()[i] for i in order])
+    mesh = make_mesh(2, devices=[jax.devices()[i] for i in order])
     batch = {"x": np.arange(48).reshape(24, 2)}
-    placed = sharding.place_batch(batch, mesh)["x"]
+    placed = place_batch(batch, mesh)["x"]
     np.testing.assert_array_equal(placed, batch["x"])
-    assert placed.sharding == sharding.batch_sharding(mesh)
+    assert placed.sharding == batch_sharding(mesh)
 
 
 @pytest.mark.parametrize(
@@ -192,4 +193,4 @@ def test_a_batch_lies_as_it_was_loaded_whatever_the_order_of_devices():
 def test_a_batch_that_does_not_divide_names_the_nearest_that_do(
     size, devices, microbatches, message
 ):
-    assert sharding.explain_division(size, devices, microbatches) == f"is not a multiple {message}"
+    assert explain_division(size, devices, microbatches) == f"is not a multiple {message}"

@@ -9,7 +9,8 @@ from tests.run_main import ROOT, environment, find_port
 PROGRAM = """
 import sys
 import jax, numpy as np
-from big_align import sharding
+from big_align.parallel.batches import place_batch, process_rows
+from big_align.parallel.meshes import make_mesh
 
 number, address = int(sys.argv[1]), sys.argv[2]
 jax.distributed.initialize(address, 2, number)
@@ -17,11 +18,11 @@ devices = jax.devices()
 assert len(devices) == 4 and len(jax.local_devices()) == 2
 for order, fsdp in ((0, 1, 2, 3), 1), ((0, 2, 1, 3), 2), ((3, 0, 1, 2), 1), ((1, 2, 3, 0), 4):
     grid = np.array([devices[n] for n in order]).reshape(-1, fsdp)
-    mesh = jax.sharding.Mesh(grid, sharding.make_mesh(1, jax.local_devices()).axis_names)
+    mesh = jax.sharding.Mesh(grid, make_mesh(1, jax.local_devices()).axis_names)
     whole = {"x": np.arange(48).reshape(12, 4), "y": np.arange(12) % 5}
-    rows = sharding.process_rows(mesh, 12)
+    rows = process_rows(mesh, 12)
     assert len(rows) == 6
-    placed = sharding.place_batch({k: x[rows] for k, x in whole.items()}, mesh)
+    placed = place_batch({k: x[rows] for k, x in whole.items()}, mesh)
     for name, array in placed.items():
         assert array.shape == whole[name].shape
         assert len({shard.index[0].start for shard in array.addressable_shards}) == 2

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import re
 import runpy
 
@@ -14,18 +13,18 @@ import pytest
 
 import big_align
 from big_align import interop
-from big_align.clusters import embed_source
 from big_align.data.precomputed import shard_files
 from big_align.data.sources.tar_source import TarSource
 from big_align.duplicates.embedded_files import EmbeddedFiles
 from big_align.interop.formats.pretrained import Pretrained
+from big_align.runs import embed_source
 from big_align.tools import find_duplicates
 from tests.data.samples import encode_image, write_tar
+from tests.manual import ROOT
 from tests.tools.test_embed import save_model
 
 pytestmark = pytest.mark.slow
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 THRESHOLD = 0.9995
 
 

@@ -20,7 +20,7 @@ from jax.sharding import AxisType
 from PIL import Image
 
 import big_align
-from big_align import interop, progress, sharding
+from big_align import interop, progress
 from big_align.data.images import image_ops
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.array_source import ArraySource
@@ -33,6 +33,7 @@ from big_align.inference import batched_model, loaded_model
 from big_align.interop.formats import architecture
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.align import Align
+from big_align.parallel.meshes import make_mesh
 from tests.models.drawn_variables import draw_variables
 
 SIZE = 16
@@ -87,7 +88,7 @@ def pictures(tmp_path_factory):
 
 def make_evaluator(model, devices):
     """The embedder of an evaluation of the same weights."""
-    mesh = sharding.make_mesh(devices=jax.devices()[:devices])
+    mesh = make_mesh(devices=jax.devices()[:devices])
     objective = Align(architecture.make_model(model.node), mesh)
     variables = dict(model.variables)
     return Embedder(objective, mesh, 8).use({"model": variables.pop("params")}, variables)

@@ -11,6 +11,7 @@ import scipy.special
 from PIL import Image
 
 import big_align
+from big_align.configuration.defaults import complete_config
 from big_align.data.sources.digits import DIGIT_TEMPLATES, DIGIT_WORDS, digits_source
 from big_align.data.text.tokenizers import SPECIAL_TOKENS
 from big_align.errors import CheckpointMismatch, UserError
@@ -18,9 +19,8 @@ from big_align.evaluators import zero_shot
 from big_align.evaluators.retrieval import Retrieval
 from big_align.losses.sigmoid import sigmoid_loss
 from big_align.runs import build, command_line, evaluate, train, workdir
-from big_align.runs.defaults import complete_config
 from tests import labeled_digits
-from tests.pages import ROOT, read_blocks
+from tests.manual import ROOT, read_blocks
 
 PAGE = "docs/use.md"
 STEPS = 12
@@ -167,7 +167,7 @@ def test_a_workdir_that_is_moved_brings_its_files(tmp_path, monkeypatch):
     train.run(complete_config(config), "trained")
     texts = ["a photo of a three", "zero"]
     expected = big_align.load("trained").embed_texts(texts)
-    _, classes = workdir.read_classifier(pathlib.Path("trained"))
+    _, classes = workdir.TrainedRun(pathlib.Path("trained")).read_classifier()
     assert len(classes) == 10
 
     moved = pathlib.Path("trained").rename(tmp_path / "after" / "trained")
@@ -177,7 +177,7 @@ def test_a_workdir_that_is_moved_brings_its_files(tmp_path, monkeypatch):
     other = "\n".join([*pieces[:4], *pieces[:3:-1]]) + "\n"
     pathlib.Path("v.txt").write_text(other)  # which is not the vocabulary of the run
     np.testing.assert_array_equal(big_align.load(moved).embed_texts(texts), expected)
-    assert workdir.read_classifier(moved)[1] == classes
+    assert workdir.TrainedRun(moved).read_classifier()[1] == classes
 
     kept = (moved / "files" / "tokenizer.vocabulary.txt").rename("kept.txt")
     with pytest.raises(CheckpointMismatch, match="whose files have changed since"):

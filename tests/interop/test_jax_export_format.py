@@ -86,7 +86,7 @@ def test_programs_compute_what_the_model_does(tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["align", "clip", "mlcd-vision", "vit", "resnet", "bert"])
 def test_programs_of_published_kinds(reference_dir, tmp_path, name):
-    pretrained = interop.load(reference_dir / f"hf-{name}")
+    pretrained = interop.read(reference_dir / f"hf-{name}")
     big_align.save(tmp_path / "out", pretrained, format="jax_export")
     check_folder(tmp_path / "out", pretrained, sorted(read_programs(tmp_path / "out")))
 

@@ -52,18 +52,18 @@ def test_a_classifier_goes_out_and_comes_in(tmp_path, bias):
         "resnet", classifier=interop.Classifier(("cat", "dog", "crane"), kernel, bias)
     )
     interop.save(tmp_path / "out", first, format="big_align")
-    again = interop.load(tmp_path / "out").classifier
+    again = interop.read(tmp_path / "out").classifier
     assert again.names == ("cat", "dog", "crane")
     np.testing.assert_array_equal(again.kernel, kernel)
     np.testing.assert_array_equal(again.bias, bias)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     (tmp_path / "out" / "config.json").write_text(json.dumps(config | {"classes": ["cat"]}))
     with pytest.raises(WeightsMismatch, match=r"a classifier of 1 classes has a kernel \[16, 3\]"):
-        interop.load(tmp_path / "out")
+        interop.read(tmp_path / "out")
     (tmp_path / "out" / "config.json").write_text(json.dumps(config))
     (tmp_path / "out" / "classifier.safetensors").unlink()
     with pytest.raises(UserError, match="classifier.safetensors"):
-        interop.load(tmp_path / "out")
+        interop.read(tmp_path / "out")
 
 
 def test_a_classifier_by_hand():
@@ -89,7 +89,7 @@ def test_what_goes_out_comes_in_bit_by_bit(tmp_path, monkeypatch, name):
     first = make_pretrained(name, tokenizer=tokenizer, preprocessing=seen, **scale)
     interop.save(tmp_path / "out", first, format="big_align")
     shutil.rmtree(tmp_path / "vocabulary")  # the folder has all that is needed
-    again = interop.load(tmp_path / "out")
+    again = interop.read(tmp_path / "out")
     assert again.node == first.node and again.image_size == first.image_size
     assert again.preprocessing == seen and again.temperature == 0.07 and again.bias == -9.5
     assert again.tokenizer == tokenizer | {"vocabulary": str(tmp_path / "out" / "pieces.txt")}
@@ -99,10 +99,10 @@ def test_what_goes_out_comes_in_bit_by_bit(tmp_path, monkeypatch, name):
         np.testing.assert_array_equal(again.flat[path], array, err_msg=path)
 
     shutil.move(tmp_path / "out", tmp_path / "elsewhere")
-    moved = interop.load(tmp_path / "elsewhere").tokenizer
+    moved = interop.read(tmp_path / "elsewhere").tokenizer
     assert moved["vocabulary"] == str(tmp_path / "elsewhere" / "pieces.txt")
     monkeypatch.chdir(tmp_path)
-    assert interop.load("elsewhere").tokenizer["vocabulary"] == "elsewhere/pieces.txt"
+    assert interop.read("elsewhere").tokenizer["vocabulary"] == "elsewhere/pieces.txt"
 
 
 def test_reading_and_writing_name_a_missing_vocabulary(tmp_path):
@@ -111,7 +111,7 @@ def test_reading_and_writing_name_a_missing_vocabulary(tmp_path):
     interop.save(tmp_path / "out", first, format="big_align")
     (tmp_path / "out" / "pieces.txt").unlink()
     with pytest.raises(WeightFileError, match="tokenizer's file .*pieces.txt is missing"):
-        interop.load(tmp_path / "out")
+        interop.read(tmp_path / "out")
     shutil.rmtree(tmp_path / "vocabulary")
     with pytest.raises(UserError, match="its vocabulary in .*pieces.txt, which is missing"):
         interop.save(tmp_path / "again", first, format="big_align")
@@ -130,15 +130,15 @@ def test_a_vocabulary_that_is_not_the_exported_one_is_refused(tmp_path, damage):
     first = make_pretrained("resnet and bert", tokenizer=tokenizer)
     interop.save(tmp_path / "out", first, format="big_align")
     file, config = tmp_path / "out" / "pieces.txt", tmp_path / "out" / "config.json"
-    interop.save(tmp_path / "again", interop.load(tmp_path / "out"), format="big_align")
+    interop.save(tmp_path / "again", interop.read(tmp_path / "out"), format="big_align")
     assert (tmp_path / "again" / "config.json").read_text() == config.read_text()
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(WeightFileError, match="out/pieces.txt is not the one that was exported"):
-        interop.load(tmp_path / "out")
+        interop.read(tmp_path / "out")
     former = json.loads(config.read_text())
     del former["vocabulary_sha256"]  # as earlier versions wrote it
     config.write_text(json.dumps(former))
-    assert interop.load(tmp_path / "out").tokenizer["vocabulary"] == str(file)
+    assert interop.read(tmp_path / "out").tokenizer["vocabulary"] == str(file)
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "classifier.safetensors"])
@@ -155,15 +155,15 @@ def test_weights_that_are_not_the_exported_ones_are_refused(tmp_path, file):
             damaged[place] ^= bit
             (out / file).write_bytes(damaged)
             with pytest.raises(WeightFileError, match=f"{file} is not the file that was exported"):
-                interop.load(out)
+                interop.read(out)
     config = json.loads((out / "config.json").read_text())
     sums = config.pop("weights_crc32")
     assert sorted(sums) == ["classifier.safetensors", "model.safetensors"]
     (out / "config.json").write_text(json.dumps(config))
-    interop.load(out)  # as of an earlier version, or changed on purpose
+    interop.read(out)  # as of an earlier version, or changed on purpose
     (out / "config.json").write_text(json.dumps(config | {"weights_crc32": 3}))
     with pytest.raises(WeightFileError, match="weights_crc32 is no object"):
-        interop.load(out)
+        interop.read(out)
 
 
 def test_the_checksum_of_weights_is_of_names_types_shapes_and_numbers():
@@ -211,7 +211,7 @@ def test_all_that_differs_from_the_config_is_listed(tmp_path):
     config["model"]["embedding_dim"] = None
     path.write_text(json.dumps(config))
     with pytest.raises(WeightsMismatch) as caught:
-        interop.load(tmp_path / "out")
+        interop.read(tmp_path / "out")
     message = str(caught.value)
     assert "project_image/kernel has no place" in message
     assert "text/block_01/attention/key/kernel is missing" in message
@@ -219,7 +219,7 @@ def test_all_that_differs_from_the_config_is_listed(tmp_path):
     del config["image_size"]
     path.write_text(json.dumps(config))
     with pytest.raises(WeightFileError, match="config.json lacks image_size"):
-        interop.load(tmp_path / "out")
+        interop.read(tmp_path / "out")
 
 
 def test_a_tower_is_taken_out_of_a_dual_encoder(tmp_path):

@@ -64,7 +64,7 @@ def check_equal(again, first):
 
 @pytest.mark.slow
 def test_outputs_are_those_of_the_reference(reference_dir):
-    loaded = interop.load(reference_dir / "open_clip")
+    loaded = interop.read(reference_dir / "open_clip")
     io = np.load(reference_dir / "open_clip" / "io.npz")
     text = jnp.asarray(io["input_ids"], jnp.int32)
     mask = jnp.arange(text.shape[1]) <= text.argmax(1)[:, None]
@@ -76,9 +76,9 @@ def test_outputs_are_those_of_the_reference(reference_dir):
 
 
 def test_what_goes_in_comes_out_and_goes_in_bit_by_bit(reference_dir, tmp_path):
-    first = interop.load(reference_dir / "open_clip")
+    first = interop.read(reference_dir / "open_clip")
     interop.save(tmp_path / "out", first, format="open_clip")
-    check_equal(interop.load(tmp_path / "out"), first)
+    check_equal(interop.read(tmp_path / "out"), first)
 
     theirs = load_file(reference_dir / "open_clip" / "model.safetensors")
     ours = load_file(tmp_path / "out" / "open_clip_model.safetensors")
@@ -98,7 +98,7 @@ def test_what_goes_in_comes_out_and_goes_in_bit_by_bit(reference_dir, tmp_path):
 def test_a_model_of_ours_comes_back(tmp_path, activation):
     first = make_pretrained(activation)
     interop.save(tmp_path / "out", first, format="open_clip")
-    again = interop.load(tmp_path / "out")
+    again = interop.read(tmp_path / "out")
     assert again.preprocessing == first.preprocessing
     np.testing.assert_allclose(again.temperature, first.temperature, rtol=1e-6)
     inputs = make_inputs(50, 12)
@@ -121,7 +121,7 @@ def test_a_bare_state_dict_tells_the_model(tmp_path, text):
         for name, array in open_clip_format.write(first)["open_clip_model.safetensors"].items()
     }
     write_safetensors(tmp_path / "weights.safetensors", weights)
-    bare = interop.load(tmp_path / "weights.safetensors")
+    bare = interop.read(tmp_path / "weights.safetensors")
     assert bare.image_size == SIZE
     for part in ("image", "text"):
         settings = [architecture.settings(getattr(x.model, part)) for x in (bare, first)]
@@ -136,7 +136,7 @@ def test_the_bias_of_a_decision_per_pair_goes_out_and_comes_in(tmp_path):
         interop.save(tmp_path / f"{bias}", make_pretrained(bias=bias), format="open_clip")
         stored = load_file(tmp_path / f"{bias}" / "open_clip_model.safetensors")
         assert ("logit_bias" in stored) == (bias is not None)
-        assert interop.load(tmp_path / f"{bias}").bias == bias
+        assert interop.read(tmp_path / f"{bias}").bias == bias
 
 
 def test_a_bias_of_logits_and_a_scale_in_a_row_are_kept(tmp_path):
@@ -146,7 +146,7 @@ def test_a_bias_of_logits_and_a_scale_in_a_row_are_kept(tmp_path):
     interop.save(tmp_path / "out", first, format="open_clip")
     config = json.loads((tmp_path / "out" / "open_clip_config.json").read_text())["model_cfg"]
     assert config["nonscalar_logit_scale"] is True and config["init_logit_bias"] == -9.5
-    again = interop.load(tmp_path / "out")
+    again = interop.read(tmp_path / "out")
     assert again.kept.keys() == {"logit_scale", "logit_bias"}
     np.testing.assert_array_equal(again.kept["logit_scale"], np.float32([-np.log(0.07)]))
     np.testing.assert_array_equal(again.kept["logit_bias"], np.float32([-9.5]))
@@ -189,7 +189,7 @@ def write_config(folder, reference_dir, part=None, **values):
 def test_what_does_not_fit_is_named(reference_dir, tmp_path, part, name, value, message):
     folder = write_config(tmp_path / "in", reference_dir, part, **{name: value})
     with pytest.raises(WeightsMismatch, match=message):
-        interop.load(folder)
+        interop.read(folder)
 
 
 def test_a_model_that_open_clip_does_not_have_writes_nothing(tmp_path):
@@ -239,7 +239,7 @@ def test_open_clip_opens_what_we_write(tmp_path, activation):
     assert list(normalize.std) == [0.4, 0.5, 0.6]
 
     torch.save({"epoch": 3, "state_dict": model.state_dict()}, tmp_path / "epoch_3.pt")
-    bare = interop.load(tmp_path / "epoch_3.pt")
+    bare = interop.read(tmp_path / "epoch_3.pt")
     for path, array in pretrained.flat.items():
         np.testing.assert_array_equal(bare.flat[path], array, err_msg=path)
 
@@ -266,5 +266,5 @@ def test_open_clip_opens_a_tokenizer_of_wordpieces(tmp_path):
     with torch.no_grad():
         theirs = model.eval().encode_text(theirs, normalize=True)
     np.testing.assert_allclose(theirs, ztxt, atol=1e-5)
-    loaded = interop.load(tmp_path / "out").tokenizer
+    loaded = interop.read(tmp_path / "out").tokenizer
     assert loaded == tokenizer | {"vocabulary": str(tmp_path / "out" / "vocab.txt")}

@@ -48,7 +48,7 @@ def test_operations_of_ours_stay_in_our_format(tmp_path, format):
         interop.save(tmp_path / "theirs", model, format=format)
     assert not (tmp_path / "theirs").exists()
     interop.save(tmp_path / "ours", model, format="big_align")
-    assert interop.load(tmp_path / "ours").preprocessing == seen
+    assert interop.read(tmp_path / "ours").preprocessing == seen
 
 
 def test_an_image_may_have_any_form(tmp_path):

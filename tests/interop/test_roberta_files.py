@@ -64,7 +64,7 @@ def make_pretrained(node):
 def test_a_tower_keeps_its_tokenizer(tmp_path, node, form):
     interop.save(tmp_path / "out", make_pretrained(node), format=form)
     shutil.move(tmp_path / "out", tmp_path / "moved")
-    read = interop.load(tmp_path / "moved").tokenizer
+    read = interop.read(tmp_path / "moved").tokenizer
     for argument in ("vocabulary", "merges"):
         assert pathlib.Path(read[argument]).parent == tmp_path / "moved"
     assert make(read).fingerprint == make(node).fingerprint
@@ -79,7 +79,7 @@ def test_one_file_for_both_is_kept_once(tmp_path, node):
     one = node | {"vocabulary": str(path), "merges": str(path)}
     for form in ("big_align", "transformers"):
         interop.save(tmp_path / form, make_pretrained(one), format=form)
-        again = interop.load(tmp_path / form).tokenizer
+        again = interop.read(tmp_path / form).tokenizer
         assert make(again).fingerprint == make(node).fingerprint
     (tmp_path / "other").mkdir()
     shutil.copy(node["merges"], tmp_path / "other" / "tokenizer.json")

@@ -63,10 +63,10 @@ def embed(loaded):
     ],
 )
 def test_the_mean_is_over_real_tokens_where_the_folder_says_so(folder, modes):
-    first, tokens = embed(interop.load(folder))
+    first, tokens = embed(interop.read(folder))
     np.testing.assert_array_equal(first, tokens[:, 0])  # transformers' folder says nothing
     add(folder, word_embedding_dimension=16, **modes)
-    pooled, same = embed(interop.load(folder))
+    pooled, same = embed(interop.read(folder))
     np.testing.assert_array_equal(same, tokens)
     expected = np.stack([tokens[0, :3].mean(0), tokens[1].mean(0)])
     np.testing.assert_allclose(pooled, expected, atol=1e-6)
@@ -74,26 +74,26 @@ def test_the_mean_is_over_real_tokens_where_the_folder_says_so(folder, modes):
 
 def test_cls_is_taken_where_the_folder_says_so(folder):
     add(folder, pooling_mode_cls_token=True, pooling_mode_mean_tokens=False)
-    pooled, tokens = embed(interop.load(folder))
+    pooled, tokens = embed(interop.read(folder))
     np.testing.assert_array_equal(pooled, tokens[:, 0])
 
 
 def test_texts_are_cut_off_where_the_folder_says_so(folder):
-    assert interop.load(folder).tokenizer["length"] == 9
+    assert interop.read(folder).tokenizer["length"] == 9
     add(folder, length=6, pooling_mode_mean_tokens=True)
-    assert interop.load(folder).tokenizer["length"] == 6
+    assert interop.read(folder).tokenizer["length"] == 6
     add(folder, length=600, pooling_mode_mean_tokens=True)
-    assert interop.load(folder).tokenizer["length"] == 9
+    assert interop.read(folder).tokenizer["length"] == 9
     add(folder, length=-1, pooling_mode_mean_tokens=True)
     with pytest.raises(WeightFileError, match="max_seq_length = -1 must be above 0"):
-        interop.load(folder)
+        interop.read(folder)
 
 
 def test_what_goes_out_pools_as_it_did(folder, tmp_path):
     add(folder, length=6, pooling_mode_mean_tokens=True)
-    first = interop.load(folder)
+    first = interop.read(folder)
     interop.save(tmp_path / "out", first)
-    again = interop.load(tmp_path / "out")
+    again = interop.read(tmp_path / "out")
     assert again.node == first.node and again.node["pool"] == "mean"
     assert again.tokenizer["length"] == 6
     np.testing.assert_array_equal(embed(again)[0], embed(first)[0])
@@ -119,7 +119,7 @@ def test_what_goes_out_pools_as_it_did(folder, tmp_path):
 def test_what_a_tower_does_not_do_is_refused(folder, modules, modes, message):
     add(folder, modules, **modes)
     with pytest.raises(WeightsMismatch, match=message):
-        interop.load(folder)
+        interop.read(folder)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_damaged_list_of_modules_is_named(folder, text, message):
     add(folder, pooling_mode_mean_tokens=True)
     (folder / "modules.json").write_text(text)
     with pytest.raises(WeightFileError, match=f"modules.json.*{message}"):
-        interop.load(folder)
+        interop.read(folder)
 
 
 @pytest.mark.interop
@@ -138,7 +138,7 @@ def test_the_mean_is_that_of_transformers_outputs(folder):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     add(folder, pooling_mode_mean_tokens=True)
-    pooled, _ = embed(interop.load(folder))
+    pooled, _ = embed(interop.read(folder))
     model = transformers.AutoModel.from_pretrained(folder).eval()
     ids, mask = (torch.from_numpy(np.array(x)).long() for x in TEXTS)
     with torch.no_grad():
@@ -198,10 +198,10 @@ def test_the_projection_goes_out_with_its_text_tower(tmp_path, pool, bias):
         )
     ]
     with pytest.raises(WeightsMismatch, match="modules.json has Dense; a text tower is"):
-        interop.load(out)
+        interop.read(out)
     arrays = read_projection(out)
     assert ("linear.bias" in arrays) == bias
-    tower = interop.load(out)
+    tower = interop.read(out)
     ids, mask = map(jnp.asarray, model.tokenize(SENTENCES))
     pooled, _ = apply_model(tower.model, tower.variables, ids, mask)
     ztxt = np.asarray(pooled) @ arrays["linear.weight"].T + arrays.get("linear.bias", 0)
@@ -215,7 +215,7 @@ def test_a_text_tower_alone_goes_out_at_unit_length_without_a_projection(tmp_pat
     assert not (tmp_path / "out/2_Dense").exists()
     modules = json.loads((tmp_path / "out/modules.json").read_text())
     assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Normalize"]
-    again = interop.load(tmp_path / "out")
+    again = interop.read(tmp_path / "out")
     np.testing.assert_array_equal(embed(again)[0], embed(tower)[0])
 
 

@@ -112,7 +112,7 @@ def encode_texts(weights, text):
 
 def test_a_release_is_the_model_that_its_names_say(dual, weights, tmp_path):
     write_safetensors(tmp_path / "unicl.safetensors", weights)
-    loaded = interop.load(tmp_path / "unicl.safetensors")
+    loaded = interop.read(tmp_path / "unicl.safetensors")
     assert loaded.node == NODE and loaded.source == "unicl"
     assert loaded.preprocessing == PREPROCESSING
     np.testing.assert_allclose(loaded.temperature, 1 / 20, rtol=1e-6)
@@ -121,7 +121,7 @@ def test_a_release_is_the_model_that_its_names_say(dual, weights, tmp_path):
 
 def test_texts_are_embedded_as_by_its_authors(weights, tmp_path):
     write_safetensors(tmp_path / "unicl.safetensors", weights)
-    loaded = interop.load(tmp_path / "unicl.safetensors")
+    loaded = interop.read(tmp_path / "unicl.safetensors")
     _, text, mask = make_inputs()
     ztxt = apply_model(loaded.model, loaded.variables, text, mask, method="encode_text")
     np.testing.assert_allclose(ztxt, encode_texts(weights, np.asarray(text)), atol=1e-5)
@@ -130,7 +130,7 @@ def test_texts_are_embedded_as_by_its_authors(weights, tmp_path):
 def test_images_are_projected_as_by_its_authors(weights, tmp_path):
     """By a matrix on the mean of Swin's last tokens; the tower is held to timm elsewhere."""
     write_safetensors(tmp_path / "unicl.safetensors", weights)
-    loaded = interop.load(tmp_path / "unicl.safetensors")
+    loaded = interop.read(tmp_path / "unicl.safetensors")
     image, *_ = make_inputs()
     zimg = apply_model(loaded.model, loaded.variables, image, method="encode_image")
     tower = loaded.tower("image")
@@ -148,7 +148,7 @@ def test_names_before_the_release_are_known(dual, weights, tmp_path, text):
         for name, array in weights.items()
     }
     write_safetensors(tmp_path / "unicl.safetensors", former)
-    assert_same(interop.load(tmp_path / "unicl.safetensors").flat, dual.flat)
+    assert_same(interop.read(tmp_path / "unicl.safetensors").flat, dual.flat)
 
 
 def write_checkpoint(path, weights):
@@ -168,28 +168,28 @@ def write_checkpoint(path, weights):
 
 def test_a_checkpoint_with_its_config_runs_nothing_and_is_read(dual, weights, tmp_path):
     write_checkpoint(tmp_path / "in21k.pth", weights)
-    assert_same(interop.load(tmp_path / "in21k.pth").flat, dual.flat)
+    assert_same(interop.read(tmp_path / "in21k.pth").flat, dual.flat)
 
 
 def test_it_goes_on_to_where_any_model_goes(dual, weights, tmp_path):
     write_safetensors(tmp_path / "unicl.safetensors", weights)
-    loaded = interop.load(tmp_path / "unicl.safetensors")
+    loaded = interop.read(tmp_path / "unicl.safetensors")
     interop.save(tmp_path / "own", loaded, format="big_align")
-    again = interop.load(tmp_path / "own")
+    again = interop.read(tmp_path / "own")
     assert_same(again.flat, dual.flat)
     assert again.preprocessing == PREPROCESSING
     interop.save(tmp_path / "tower", loaded.tower("image"), format="timm")
-    assert_same(interop.load(tmp_path / "tower").flat, dual.tower("image").flat)
+    assert_same(interop.read(tmp_path / "tower").flat, dual.tower("image").flat)
 
 
 def test_what_a_release_lacks_is_named(weights, tmp_path):
     path = tmp_path / "unicl.safetensors"
     write_safetensors(path, {k: v for k, v in weights.items() if "positional" not in k})
     with pytest.raises(WeightsMismatch, match="UniCL.*lacks positional_embedding"):
-        interop.load(path)
+        interop.read(path)
     write_safetensors(path, weights | {"text_encoder.layer.0.bias": np.zeros(3, np.float32)})
     with pytest.raises(WeightsMismatch, match=r"no place for: text_encoder\.layer\.0\.bias"):
-        interop.load(path)
+        interop.read(path)
 
 
 def test_the_encoder_of_moby_is_read_alone(dual, tmp_path):
@@ -200,11 +200,11 @@ def test_the_encoder_of_moby_is_read_alone(dual, tmp_path):
     weights |= {"projector.linear_out.weight": np.ones((4, 4), np.float32)}
     weights |= {"queue1": np.ones((4, 8), np.float32)}
     write_checkpoint(tmp_path / "moby.pth", weights)
-    loaded = interop.load(tmp_path / "moby.pth")
+    loaded = interop.read(tmp_path / "moby.pth")
     assert loaded.node == SWIN and loaded.image_size == SIZE and not loaded.kept
     assert loaded.preprocessing == PREPROCESSING
     assert_same(loaded.flat, tower.flat)
     del weights["encoder.patch_embed.proj.weight"]
     write_checkpoint(tmp_path / "moby.pth", weights)
     with pytest.raises(WeightsMismatch, match=r"moby.pth.*patch_embed.proj.weight is missing"):
-        interop.load(tmp_path / "moby.pth")
+        interop.read(tmp_path / "moby.pth")

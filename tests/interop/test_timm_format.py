@@ -116,7 +116,7 @@ def test_what_goes_out_comes_in_and_goes_out_bit_by_bit(tmp_path, name):
     seen = interop.Preprocessing(size, size + 9, False, *colors, half_to_even=True)
     first = make_pretrained(node, size, preprocessing=seen)
     interop.save(tmp_path / "out", first, format="timm")
-    again = interop.load(tmp_path / "out")
+    again = interop.read(tmp_path / "out")
     assert same([again.node, node])
     assert again.image_size == size and again.preprocessing == seen
     assert again.flat.keys() == first.flat.keys()
@@ -132,7 +132,7 @@ def test_the_crop_of_evaluation_goes_out_if_it_is_larger_than_that_of_training(t
     node, size = TINY[name]
     seen = interop.Preprocessing(size + 32, size + 68, half_to_even=True)
     interop.save(tmp_path, make_pretrained(node, size, preprocessing=seen), format="timm")
-    assert interop.load(tmp_path).preprocessing == seen
+    assert interop.read(tmp_path).preprocessing == seen
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_classifier_and_counters_are_kept(tmp_path):
     interop.save(tmp_path / "out", first, format="timm")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["num_classes"] == config["pretrained_cfg"]["num_classes"] == 5
-    again = interop.load(tmp_path / "out")
+    again = interop.read(tmp_path / "out")
     for name in ("fc.weight", "fc.bias", "bn1.num_batches_tracked"):
         np.testing.assert_array_equal(again.kept[name], kept[name])
     assert "classifier.1.weight" not in again.kept
@@ -199,7 +199,7 @@ def test_a_bare_state_dict_tells_the_model(tmp_path, name):
     first = make_pretrained(node, size)
     path = tmp_path / "weights.safetensors"
     write_safetensors(path, timm_format.write(first)["model.safetensors"])
-    bare = interop.load(path)
+    bare = interop.read(path)
     assert same([bare.node, node]) and bare.preprocessing is None
     for array_path, array in first.flat.items():
         np.testing.assert_array_equal(bare.flat[array_path], array, err_msg=array_path)
@@ -217,7 +217,7 @@ def test_the_original_files_of_swin_are_read(tmp_path):
     weights["layers.0.blocks.0.attn.relative_position_index"] = np.zeros((16, 16), np.int64)
     weights["head.weight"] = np.zeros((3, 32), np.float32)
     write_safetensors(tmp_path / "swin.safetensors", weights)
-    loaded = interop.load(tmp_path / "swin.safetensors")
+    loaded = interop.read(tmp_path / "swin.safetensors")
     for path, array in first.flat.items():
         np.testing.assert_array_equal(loaded.flat[path], array, err_msg=path)
 
@@ -247,7 +247,7 @@ def test_what_does_not_fit_is_named(tmp_path, part, values, message):
     interop.save(tmp_path / "in", make_pretrained(*TINY["vit"]), format="timm")
     change(tmp_path / "in", part, **values)
     with pytest.raises(ValueError, match=message):
-        interop.load(tmp_path / "in")
+        interop.read(tmp_path / "in")
 
 
 def test_arrays_that_do_not_belong_are_listed(tmp_path):
@@ -255,20 +255,20 @@ def test_arrays_that_do_not_belong_are_listed(tmp_path):
     path = tmp_path / "weights.safetensors"
     write_safetensors(path, weights | {"blocks.0.ls1.gamma": np.zeros(64, np.float32)})
     with pytest.raises(WeightsMismatch, match=r"no place for: blocks\.0\.ls1\.gamma"):
-        interop.load(path)
+        interop.read(path)
     del weights["blocks.1.mlp.fc2.bias"], weights["norm.weight"]
     write_safetensors(path, weights)
     with pytest.raises(
         WeightsMismatch, match=r"(?s)blocks\.1\.mlp\.fc2\.bias is miss.*norm\.weight"
     ):
-        interop.load(path)
+        interop.read(path)
     del weights["pos_embed"]
     write_safetensors(path, weights)
     with pytest.raises(WeightsMismatch, match="looks like a vit of timm, but pos_embed is missing"):
-        interop.load(path)
+        interop.read(path)
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(WeightFileError, match="truncated"):
-        interop.load(path)
+        interop.read(path)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_timm_opens_what_we_write(tmp_path, name):
     assert resize.size == size + 9 and tuple(crop.size) == (size, size)
 
     torch.save(model.state_dict(), tmp_path / "weights.pt")
-    bare = interop.load(tmp_path / "weights.pt")
+    bare = interop.read(tmp_path / "weights.pt")
     for path, array in pretrained.flat.items():
         np.testing.assert_array_equal(bare.flat[path], array, err_msg=path)
 

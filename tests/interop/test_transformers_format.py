@@ -48,7 +48,7 @@ def texts_of(io):
 def test_towers_give_the_outputs_of_the_reference(reference_dir, name):
     folder = reference_dir / f"hf-{name}"
     io = read_io(folder)
-    loaded = interop.load(folder)
+    loaded = interop.read(folder)
     inputs = (jnp.asarray(io["pixel_values"]),) if loaded.kind == "image" else texts_of(io)
     pooled, tokens = apply(loaded, *inputs)
     if name in ("mlcd-vision", "resnet"):  # MLCD's tokens are those before the last normalization
@@ -72,7 +72,7 @@ def test_towers_give_the_outputs_of_the_reference(reference_dir, name):
 @pytest.mark.parametrize("name", DUALS)
 def test_dual_encoders_give_the_outputs_of_the_reference(reference_dir, name):
     folder = reference_dir / f"hf-{name}"
-    io, loaded = read_io(folder), interop.load(folder)
+    io, loaded = read_io(folder), interop.read(folder)
     zimg = apply(loaded, jnp.asarray(io["pixel_values"]), method="encode_image")
     ztxt = apply(loaded, *texts_of(io), method="encode_text")
     np.testing.assert_allclose(zimg, io["image_embeds"], **TOLERANCE)
@@ -85,9 +85,9 @@ def test_dual_encoders_give_the_outputs_of_the_reference(reference_dir, name):
 @pytest.mark.parametrize("name", TOWERS + DUALS)
 def test_what_goes_in_comes_out_and_goes_in_bit_by_bit(reference_dir, tmp_path, name):
     folder = reference_dir / f"hf-{name}"
-    first = interop.load(folder)
+    first = interop.read(folder)
     interop.save(tmp_path / "out", first)
-    again = interop.load(tmp_path / "out")
+    again = interop.read(tmp_path / "out")
     assert again.node == first.node and again.temperature == first.temperature
     assert again.flat.keys() == first.flat.keys()
     for path, array in first.flat.items():
@@ -126,7 +126,7 @@ def change_config(folder, **values):
 def test_all_arrays_that_do_not_fit_are_listed(bert):
     change_config(bert, hidden_size=64, vocab_size=111)
     with pytest.raises(WeightsMismatch) as caught:
-        interop.load(bert)
+        interop.read(bert)
     assert "word_embeddings.weight has shape [110, 32]" in str(caught.value)
     assert "query.weight has shape [32, 32]" in str(caught.value)
 
@@ -134,28 +134,28 @@ def test_all_arrays_that_do_not_fit_are_listed(bert):
 def test_a_deeper_model_than_the_config_is_an_error(bert):
     change_config(bert, num_hidden_layers=1)
     with pytest.raises(WeightsMismatch, match=r"no place for: encoder\.layer\.1"):
-        interop.load(bert)
+        interop.read(bert)
 
 
 def test_what_is_not_supported_is_named(bert):
     change_config(bert, hidden_act="silu")
     with pytest.raises(WeightsMismatch, match="hidden_act = 'silu' has no counterpart"):
-        interop.load(bert)
+        interop.read(bert)
     change_config(bert, hidden_act="gelu", model_type="t5")
     with pytest.raises(WeightsMismatch, match="model_type = 't5'; known: align, .*vit"):
-        interop.load(bert)
+        interop.read(bert)
 
 
 def test_a_model_with_a_head_is_read_without_it(bert):
     path = bert / "model.safetensors"
     weights = {f"bert.{name}": array for name, array in load_file(path).items()}
     save_file(weights | {"cls.predictions.bias": np.zeros(110, np.float32)}, path)
-    with_head = interop.load(bert)
+    with_head = interop.read(bert)
     assert "cls.predictions.bias" not in with_head.flat
 
 
 def test_a_model_that_transformers_does_not_have_writes_nothing(reference_dir, tmp_path):
-    loaded = interop.load(reference_dir / "hf-vit")
+    loaded = interop.read(reference_dir / "hf-vit")
     node = dict(loaded.node) | {"pool": "mean"}
     mean = interop.Pretrained(node, loaded.variables, loaded.image_size)
     with pytest.raises(WeightsMismatch, match="ViTModel needs pool='cls'"):
@@ -164,7 +164,7 @@ def test_a_model_that_transformers_does_not_have_writes_nothing(reference_dir, t
 
 
 def test_all_that_a_class_of_transformers_does_not_have_is_told_at_once(reference_dir, tmp_path):
-    loaded = interop.load(reference_dir / "hf-clip")
+    loaded = interop.read(reference_dir / "hf-clip")
     image = dict(loaded.node["image"]) | {"pool": "mean", "positions": "sincos"}
     node = dict(loaded.node) | {"image": image, "projection_bias": True}
     with pytest.raises(WeightsMismatch) as caught:
@@ -205,12 +205,12 @@ def test_the_page_lists_what_a_class_needs():
 
 @pytest.mark.parametrize("name", ["align", "clip"])
 def test_a_bias_that_transformers_does_not_have_is_told(reference_dir, tmp_path, caplog, name):
-    loaded = interop.load(reference_dir / f"hf-{name}")
+    loaded = interop.read(reference_dir / f"hf-{name}")
     interop.save(tmp_path / "plain", loaded)
     assert not caplog.text
     interop.save(tmp_path / "out", dataclasses.replace(loaded, bias=-9.5))
     assert "Model has no bias for pairs: -9.5 is left out" in caplog.text
-    assert interop.load(tmp_path / "out").bias is None
+    assert interop.read(tmp_path / "out").bias is None
 
 
 def test_a_swin_with_maps_smaller_than_a_window_writes_nothing(tmp_path):
@@ -236,7 +236,7 @@ def test_reading_two_gigabytes_takes_less_than_two_and_a_half(tmp_path):
     assert (tmp_path / "big" / "model.safetensors").stat().st_size > 1.99e9
     code = f"""
 from big_align import interop
-loaded = interop.load({str(tmp_path / "big")!r})
+loaded = interop.read({str(tmp_path / "big")!r})
 assert sum(array.nbytes for array in loaded.flat.values()) > 1.99e9
 {PEAK}"""
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -97,7 +97,7 @@ def test_dual_encoders_that_were_trained_are_opened(train, tmp_path, name, archi
     np.testing.assert_allclose(theirs.text_embeds, ztxt, **TOLERANCE)
     logits = zimg @ ztxt.T / trained.temperature
     np.testing.assert_allclose(theirs.logits_per_image, logits, **TOLERANCE)
-    again = interop.load(tmp_path / "out")
+    again = interop.read(tmp_path / "out")
     for path, array in trained.flat.items():
         np.testing.assert_array_equal(again.flat[path], array, err_msg=path)
     np.testing.assert_allclose(again.temperature, trained.temperature, rtol=1e-6)
@@ -157,7 +157,7 @@ def test_old_files_are_read_and_written_as_new_ones(train, tmp_path):
                 weights[name.removesuffix(new) + old] = weights.pop(name)
     weights["text_model.embeddings.position_ids"] = np.arange(14)[None]
     write_safetensors(tmp_path / "new" / "model.safetensors", weights)
-    old = interop.load(tmp_path / "new")
+    old = interop.read(tmp_path / "new")
     for path, array in trained.flat.items():
         np.testing.assert_array_equal(old.flat[path], array, err_msg=path)
     interop.save(tmp_path / "again", old)
@@ -202,7 +202,7 @@ def test_processors_prepare_as_our_pipeline_does(train, tmp_path, vocabulary, na
     ids, mask = WordPieceTokenizer(str(vocabulary), LENGTH)(CAPTIONS)
     np.testing.assert_array_equal(theirs["input_ids"], ids)
     np.testing.assert_array_equal(theirs["attention_mask"], mask)
-    assert interop.load(tmp_path / "out").preprocessing == trained.preprocessing
+    assert interop.read(tmp_path / "out").preprocessing == trained.preprocessing
 
 
 def test_a_tower_has_its_image_processor_and_its_tokenizer(train, tmp_path, vocabulary):
@@ -216,7 +216,7 @@ def test_a_tower_has_its_image_processor_and_its_tokenizer(train, tmp_path, voca
     ids, mask = WordPieceTokenizer(str(vocabulary), LENGTH)(CAPTIONS)
     np.testing.assert_array_equal(theirs["input_ids"], ids)
     np.testing.assert_array_equal(theirs["attention_mask"], mask)
-    assert interop.load(tmp_path / "text").tokenizer["length"] == LENGTH
+    assert interop.read(tmp_path / "text").tokenizer["length"] == LENGTH
 
 
 def test_the_tokenizer_of_clip_gives_the_same_ids(train, tmp_path, data_dir):
@@ -233,7 +233,7 @@ def test_the_tokenizer_of_clip_gives_the_same_ids(train, tmp_path, data_dir):
     theirs = theirs(captions, padding="max_length", truncation=True, return_tensors="np")
     np.testing.assert_array_equal(theirs["attention_mask"], mask)
     np.testing.assert_array_equal(theirs["input_ids"][mask], ids[mask])
-    read = interop.load(tmp_path / "out").tokenizer
+    read = interop.read(tmp_path / "out").tokenizer
     assert read == node | {"merges": str(tmp_path / "out" / "merges.txt")}
 
     transformers.AutoTokenizer.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "v5")
@@ -279,7 +279,7 @@ def test_what_a_processor_of_transformers_saves_is_read(train, tmp_path, name):
     processor.image_processor.image_mean = [0.7, 0.8, 0.9]
     processor.save_pretrained(tmp_path / "out")
     assert not (tmp_path / "out" / "vocab.txt").exists()
-    loaded = interop.load(tmp_path / "out")
+    loaded = interop.read(tmp_path / "out")
     assert loaded.preprocessing.mean == loaded.model.image_mean == (0.7, 0.8, 0.9)
     assert (loaded.preprocessing.resize, loaded.preprocessing.size) == (40, 32)
     tokenizer = WordPieceTokenizer(loaded.tokenizer["vocabulary"], loaded.tokenizer["length"])

@@ -1,6 +1,6 @@
 """Pairs of towers that other libraries know, small enough to train in seconds on digits."""
 
-from big_align.runs.defaults import complete_config
+from big_align.configuration.defaults import complete_config
 from tests import tiny_config
 
 BERT = dict(

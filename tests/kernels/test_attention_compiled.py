@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from big_align import sharding
 from big_align.devices import choices, traced
 from big_align.devices.compiler_flags import GPU_FLAGS, TPU_FLAGS
 from big_align.kernels.attention_dropout import Dropout
 from big_align.models.parts import attention
+from big_align.parallel.meshes import batch_sharding, make_mesh, replicated
 from big_align.planning import gpu_topologies
 from big_align.planning.executed import count_executed_flops
 from big_align.planning.hlo import parse_program
@@ -38,8 +38,8 @@ def compile_both(
     rate=0.0,
 ):
     """Returns the program, the targets that it calls, and what was told."""
-    mesh = sharding.make_mesh(devices=devices)
-    rows, same = sharding.batch_sharding(mesh), sharding.replicated(mesh)
+    mesh = make_mesh(devices=devices)
+    rows, same = batch_sharding(mesh), replicated(mesh)
     arrays = [jax.ShapeDtypeStruct(query, dtype, sharding=rows)] * 4
     mask = jax.ShapeDtypeStruct(query[:2], jnp.bool_, sharding=rows)
     shape = biases, query[2], query[1], query[1]

@@ -13,13 +13,13 @@ from attention_cases import (
     make_mask,
 )
 
-from big_align import sharding
 from big_align.devices import rematerialization
 from big_align.kernels import tpu_attention, triton_attention
 from big_align.kernels.attention_dropout import Dropout, drop_weights
 from big_align.kernels.attention_kernels import Terms
 from big_align.kernels.tpu_attention import attend_on_tpu
 from big_align.kernels.triton_attention import attend_by_triton, fits
+from big_align.parallel.meshes import batch_sharding, make_mesh
 
 SLOW = pytest.mark.slow
 
@@ -126,13 +126,13 @@ def test_large_logits_do_not_overflow(kernel, tokens):
 @on((11, 129))
 def test_eight_devices_are_like_one(kernel, tokens):
     arrays, mask = draw(tokens, 2, 16, batch=16), make_mask(16, tokens)
-    mesh = sharding.make_mesh(fsdp=2)
+    mesh = make_mesh(fsdp=2)
     alone = both_passes(attend_with(kernel, mask, True), arrays)
-    split = jax.device_put(arrays, sharding.batch_sharding(mesh))
+    split = jax.device_put(arrays, batch_sharding(mesh))
     eight = both_passes(attend_with(kernel, mask, True, mesh), split)
     for x, y in zip(eight, alone, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
-        assert x.sharding.is_equivalent_to(sharding.batch_sharding(mesh), x.ndim)
+        assert x.sharding.is_equivalent_to(batch_sharding(mesh), x.ndim)
 
 
 def with_bias(attend, bias, arrays):
@@ -209,14 +209,14 @@ def test_parts_of_examples_add_up_to_the_gradient_of_a_bias(monkeypatch, kernel,
 def test_biases_and_dropout_on_eight_devices_are_like_one(monkeypatch, kernel, programs):
     use_programs(monkeypatch, programs)
     arrays, bias = draw(11, 2, 16, batch=32), draw_bias(2, 2, 11, 11)
-    drop, mesh = Dropout(0.4, jax.random.key(4)), sharding.make_mesh(fsdp=2)
+    drop, mesh = Dropout(0.4, jax.random.key(4)), make_mesh(fsdp=2)
 
     def run(mesh, arrays):
         terms = Terms(dropout=drop)
         attend = lambda *x: kernel(*x[:3], terms._replace(bias=x[3]), mesh, True)  # noqa: E731
         return with_bias(attend, bias, arrays)
 
-    split = jax.device_put(arrays, sharding.batch_sharding(mesh))
+    split = jax.device_put(arrays, batch_sharding(mesh))
     for x, y in zip(run(mesh, split), run(None, arrays), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from attention_cases import assert_like_the_formula, draw, make_mask
 
-from big_align import sharding
 from big_align.devices import choices, rematerialization, traced
 from big_align.kernels import attention_ways
 from big_align.kernels.attention_dropout import Dropout
@@ -19,6 +18,7 @@ from big_align.models.clip_text import ClipText
 from big_align.models.parts import attention
 from big_align.models.swin import Swin
 from big_align.models.vit import ViT
+from big_align.parallel.meshes import batch_sharding, make_mesh
 from big_align.training import flops
 from tests.models.drawn_variables import draw_variables
 
@@ -151,8 +151,8 @@ def test_what_is_taken_is_noted_once_a_shape():
 
 
 def test_devices_that_share_a_batch_run_the_kernel_on_their_own_rows():
-    mesh = sharding.make_mesh()
-    x = jax.device_put(jnp.ones((16, 5, 2, 64)), sharding.batch_sharding(mesh))
+    mesh = make_mesh()
+    x = jax.device_put(jnp.ones((16, 5, 2, 64)), batch_sharding(mesh))
 
     @jax.jit
     def run(x):

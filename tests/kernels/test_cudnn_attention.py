@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from attention_cases import assert_like_the_formula, both_passes, draw, make_mask
 
-from big_align import sharding
 from big_align.kernels import cudnn_attention
+from big_align.parallel.meshes import batch_sharding, make_mesh
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +60,9 @@ def test_the_kernel_is_given_a_key_for_every_query():
 
 def test_eight_devices_are_like_one():
     arrays, mask = draw(11, 2, 16, batch=16), make_mask(16, 11)
-    mesh = sharding.make_mesh()
+    mesh = make_mesh()
     alone = both_passes(attend_with(mask, True), arrays)
-    split = jax.device_put(arrays, sharding.batch_sharding(mesh))
+    split = jax.device_put(arrays, batch_sharding(mesh))
     for x, y in zip(both_passes(attend_with(mask, True, mesh), split), alone, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
-        assert x.sharding.is_equivalent_to(sharding.batch_sharding(mesh), x.ndim)
+        assert x.sharding.is_equivalent_to(batch_sharding(mesh), x.ndim)

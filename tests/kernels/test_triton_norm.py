@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.devices import traced
 from big_align.devices.compiler_flags import GPU_FLAGS
 from big_align.kernels import triton_norm
 from big_align.models.parts import narrow
 from big_align.models.vit import ViT
+from big_align.parallel.meshes import batch_sharding, make_mesh, replicated
 from big_align.planning import gpu_topologies
 from big_align.planning.hlo import parse_program
 from big_align.planning.traffic import count_traffic
@@ -47,7 +47,7 @@ def both_passes(module, arrays, mesh=None):
     """Returns what a normalization returns, and the gradients of its weights and its input."""
     x, *cotangents = arrays
     weights = draw_variables(module, x[:1])
-    mesh = mesh or sharding.make_mesh(devices=jax.devices()[:1])
+    mesh = mesh or make_mesh(devices=jax.devices()[:1])
 
     @jax.jit
     def run(weights, x, cotangents):
@@ -96,11 +96,11 @@ def test_a_fork_adds_the_gradients_of_its_results(emulated):
 
 def test_eight_devices_are_like_one(emulated):
     norm, arrays = narrow.Fork(1e-5, jnp.dtype("float32")), draw((16, 11, 96))
-    mesh = sharding.make_mesh(fsdp=2)
-    split = jax.device_put(arrays, sharding.batch_sharding(mesh))
+    mesh = make_mesh(fsdp=2)
+    split = jax.device_put(arrays, batch_sharding(mesh))
     eight = emulated(both_passes, norm, split, mesh)
     assert_equal(eight, both_passes(norm, arrays), 2e-6)
-    assert eight[0][1].sharding.is_equivalent_to(sharding.batch_sharding(mesh), 3)
+    assert eight[0][1].sharding.is_equivalent_to(batch_sharding(mesh), 3)
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_a_tower_is_the_same_with_kernels(emulated, remat):
 
     def run():
         def loss(variables):
-            with traced.weights_on(sharding.make_mesh(devices=jax.devices()[:1])):
+            with traced.weights_on(make_mesh(devices=jax.devices()[:1])):
                 return jnp.square(tower.apply(variables, images, train=True)[0]).sum()
 
         return jax.jit(jax.value_and_grad(loss))(variables)
@@ -137,10 +137,10 @@ def test_kernels_are_for_gpus_that_have_them():
 )
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_gpus_read_and_write_rows_once_a_pass(gpus):
-    mesh = sharding.make_mesh(devices=gpu_topologies.describe_gpus("h100", 1, gpus))
-    rows = sharding.batch_sharding(mesh)
+    mesh = make_mesh(devices=gpu_topologies.describe_gpus("h100", 1, gpus))
+    rows = batch_sharding(mesh)
     x = jax.ShapeDtypeStruct((2048, 50, 768), jnp.bfloat16, sharding=rows)
-    weight = jax.ShapeDtypeStruct((768,), jnp.float32, sharding=sharding.replicated(mesh))
+    weight = jax.ShapeDtypeStruct((768,), jnp.float32, sharding=replicated(mesh))
     norm = narrow.Fork(1e-5, x.dtype)
 
     def run(scale, bias, x, passed, cotangent):

@@ -12,7 +12,7 @@ from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.blockwise_supervised_contrastive import blockwise_supervised_contrastive_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
 from big_align.losses.sigmoid import blockwise_sigmoid_loss
-from big_align.sharding import Shards
+from big_align.parallel.shards import Shards
 
 ROWS, CENTERS, DIM = 600, 2500, 8
 ALONE = Shards.over(None)

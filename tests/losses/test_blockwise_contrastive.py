@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.contrastive import contrastive_loss
-from big_align.sharding import Shards
+from big_align.parallel.shards import Shards
 
 CASES = {
     "pairs": {"b": 24, "c": 24},

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.losses.cluster_discrimination import mlc_loss, mlcd_loss, unicom_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
+from big_align.parallel.meshes import make_mesh
 from big_align.row_tables import draw_rows, pad_rows
 
 PLAIN = {"mlcd": mlcd_loss, "mlc": mlc_loss, "unicom": unicom_loss}
@@ -69,7 +69,7 @@ def loop(name, zimg, centers, labels, sampled, negatives):
 def draw(devices, labels_per_image=L, ratio=0.3):
     _, centers, labels = make_batch()
     labels = labels[:, :labels_per_image]
-    mesh = sharding.make_mesh(1, jax.devices()[:devices])
+    mesh = make_mesh(1, jax.devices()[:devices])
     values = jnp.pad(centers, ((0, pad_rows(K, mesh) - K), (0, 0)), constant_values=7)
     drawing = functools.partial(draw_rows, num_rows=K, ratio=ratio, mesh=mesh)
     return jax.jit(drawing)(values, jnp.asarray(labels), jax.random.key(3)), mesh

@@ -14,7 +14,7 @@ from big_align.losses.blockwise_supervised_contrastive import (
 from big_align.losses.contrastive import contrastive_loss
 from big_align.losses.sigmoid import blockwise_sigmoid_loss, sigmoid_loss
 from big_align.losses.supervised_contrastive import supervised_contrastive_loss
-from big_align.sharding import make_mesh
+from big_align.parallel.meshes import make_mesh
 
 BLOCKWISE = functools.partial(blockwise_contrastive_loss, block=4)
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.losses.cluster_discrimination import mlc_loss, mlcd_loss, unicom_loss
 from big_align.losses.sampled_cluster_discrimination import sampled_cluster_loss
+from big_align.parallel import meshes
 from big_align.row_tables import draw_rows, pad_rows
 
 PLAIN = {"mlcd": mlcd_loss, "mlc": mlc_loss, "unicom": unicom_loss}
@@ -31,7 +31,7 @@ CASES = {
 
 
 def make_mesh(data, fsdp):
-    return sharding.make_mesh(fsdp, jax.devices()[: data * fsdp])
+    return meshes.make_mesh(fsdp, jax.devices()[: data * fsdp])
 
 
 def make_batch(b, k, l=3, masked=False, repeated=False, unlabeled=False, seed=0):  # noqa: E741

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from big_align import sharding
 from big_align.losses.sigmoid import blockwise_sigmoid_loss, sigmoid_loss
+from big_align.parallel import meshes
 
 D = 10
 
 
 def make_mesh(data, fsdp=1):
-    return sharding.make_mesh(fsdp, jax.devices()[: data * fsdp])
+    return meshes.make_mesh(fsdp, jax.devices()[: data * fsdp])
 
 
 # Functions, as the devices are there only once a test runs.

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.losses.blockwise_supervised_contrastive import (
     blockwise_supervised_contrastive_loss,
 )
 from big_align.losses.supervised_contrastive import supervised_contrastive_loss
+from big_align.parallel import meshes
 
 LOSSES = {
     "plain": supervised_contrastive_loss,
@@ -25,7 +25,7 @@ def loss(request):
 
 
 def make_mesh(data, fsdp):
-    return sharding.make_mesh(fsdp, jax.devices()[: data * fsdp])
+    return meshes.make_mesh(fsdp, jax.devices()[: data * fsdp])
 
 
 def draw(n, labels=4, masked=False, seed=0):
@@ -168,7 +168,7 @@ def test_sharded_inputs_inside_a_larger_function_compile_once():
 
     for seed in range(3):
         rows = draw(32, masked=True, seed=seed)
-        ours = step(jnp.eye(10), *jax.device_put(rows, sharding.batch_sharding(mesh)))
+        ours = step(jnp.eye(10), *jax.device_put(rows, meshes.batch_sharding(mesh)))
         plain = functools.partial(total, supervised_contrastive_loss)
         assert_close(ours, jax.value_and_grad(plain)(jnp.eye(10), *rows))
     assert len(compiled) == 1

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from big_align import sharding
 from big_align.models.parts import depthwise
+from big_align.parallel.meshes import BATCH_AXES, make_mesh
 
 
 def make_inputs(size, kernel, dtype=jnp.float32):
@@ -43,8 +43,8 @@ def test_adds_up_in_float32():
 
 def test_eight_devices_equal_one_without_gathering_activations():
     x, filters = make_inputs(7, 3)
-    mesh = sharding.make_mesh()
-    split = jax.device_put(x, NamedSharding(mesh, PartitionSpec(sharding.BATCH_AXES)))
+    mesh = make_mesh()
+    split = jax.device_put(x, NamedSharding(mesh, PartitionSpec(BATCH_AXES)))
     function = value_and_gradients(depthwise.depthwise_conv, 1)
     compiled = function.lower(split, filters).compile()
     assert "all-gather" not in compiled.as_text()

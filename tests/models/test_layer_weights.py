@@ -3,13 +3,13 @@
 import functools
 import re
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array
 
-from big_align import sharding
 from big_align.devices import traced
 from big_align.models.bert import Bert
 from big_align.models.efficientnet import EfficientNet
@@ -19,6 +19,8 @@ from big_align.models.parts.convolution import Convolution
 from big_align.models.parts.layers import Dense
 from big_align.models.swin import Swin
 from big_align.models.vit import ViT
+from big_align.parallel.batches import place_batch
+from big_align.parallel.logical_axes import state_shardings
 from tests import tiny
 from tests.device_counts import DEVICES
 
@@ -78,13 +80,13 @@ def differentiate(module, arguments, devices, fsdp, sum_dtype="float32"):
     boxed = module.init(jax.random.key(0), *arguments)
     variables = jax.tree.map(
         lambda x: jnp.asarray(np.random.default_rng(x.size).normal(size=x.shape) / 4, x.dtype),
-        sharding.nn.meta.unbox(boxed),
+        nn.meta.unbox(boxed),
     )
-    placement = sharding.state_shardings(boxed["params"], variables["params"], mesh)
+    placement = state_shardings(boxed["params"], variables["params"], mesh)
     params = jax.device_put(variables.pop("params"), placement)
     x = arguments[0]
     if len(x) % devices == 0:
-        x = sharding.place_batch({"x": np.asarray(x)}, mesh)["x"]
+        x = place_batch({"x": np.asarray(x)}, mesh)["x"]
 
     def loss(params, x):
         with traced.weights_on(mesh, sum_dtype):
@@ -127,7 +129,7 @@ def test_gradients_of_a_bfloat16_layer_are_summed_in_the_type_that_is_asked_for(
         with traced.weights_on(mesh, sum_dtype):
             return module.apply(kernel, x).astype(jnp.float32).sum()
 
-    grad = jax.jit(jax.grad(loss))(kernel, sharding.place_batch({"x": x}, mesh)["x"])
+    grad = jax.jit(jax.grad(loss))(kernel, place_batch({"x": x}, mesh)["x"])
     exact = np.asarray(grad["params"]["kernel"]) == 263
     assert exact.all() if sum_dtype == "float32" else not exact.any()
 
@@ -138,7 +140,7 @@ def test_what_many_tokens_add_to_a_row_of_an_embedding_is_added_in_float32(devic
     module = transformer.token_embedding(4, 8, "bfloat16")
     mesh = tiny.make_mesh(devices)
     table = {"params": {"embedding": jnp.zeros((4, 8))}}
-    ids = sharding.place_batch({"ids": np.ones((8, 300), np.int32)}, mesh)["ids"]
+    ids = place_batch({"ids": np.ones((8, 300), np.int32)}, mesh)["ids"]
 
     def loss(table):
         with traced.weights_on(mesh):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from big_align import sharding
 from big_align.models.parts import attention, layers, narrow
+from big_align.parallel.meshes import BATCH_AXES, make_mesh
 
 SHAPE = (16, 3, 2, 5)
 
@@ -112,8 +112,8 @@ def test_order_within_a_group_changes_nothing_else():
 
 @pytest.mark.parametrize("group_size", [None, 2, 16])
 def test_eight_devices_equal_one(group_size):
-    x, mesh = make_activations(), sharding.make_mesh()
-    split = jax.device_put(x, NamedSharding(mesh, PartitionSpec(sharding.BATCH_AXES)))
+    x, mesh = make_activations(), make_mesh()
+    split = jax.device_put(x, NamedSharding(mesh, PartitionSpec(BATCH_AXES)))
     assert_close(normalize(split, group_size), normalize(x, group_size))
 
 

@@ -11,11 +11,11 @@ from applied import apply_model
 from drawn_variables import draw_variables
 from mapped_weights import check_published_shapes, load_mapped
 
-from big_align import sharding
 from big_align.devices import traced
 from big_align.interop.tables.swin import SWIN, TIMM_SWIN
 from big_align.models import swin
 from big_align.models.swin import Merge, Swin, SwinBlock
+from big_align.parallel.meshes import batch_sharding, make_mesh
 
 TINY = Swin(width=8, depths=(2, 2), heads=(2, 4), window=4)
 
@@ -119,8 +119,8 @@ def test_gradients_with_a_kernel_are_those_of_the_formula(way):
         return jax.jit(jax.grad(loss, (0, 1)))(variables, x)
 
     exact = differentiate("plain", x)
-    mesh = sharding.make_mesh(fsdp=2)
-    split = jax.device_put(x, sharding.batch_sharding(mesh))
+    mesh = make_mesh(fsdp=2)
+    split = jax.device_put(x, batch_sharding(mesh))
     for got in differentiate(way, x), differentiate(way, split, mesh):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, abs(b).max())),

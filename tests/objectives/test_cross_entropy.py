@@ -7,9 +7,9 @@ import numpy as np
 import optax
 import pytest
 
-from big_align import sharding
 from big_align.models.dual_encoder import normalize
 from big_align.objectives.cross_entropy import CrossEntropy
+from big_align.parallel.batches import place_batch
 from big_align.training.optimizers import make_optimizer
 from big_align.training.state import describe_state
 from big_align.training.step import compile_step, make_train_step
@@ -38,7 +38,7 @@ def run_steps(objective, batches, steps=None):
     optimizer = make_optimizer(1e-2, "adamw", weight_decay=0.1, frozen=objective.frozen)
     _, create = describe_state(objective, optimizer, batches[0], mesh, seed=1)
     first, state = create(), create()
-    batches = [sharding.place_batch(batch, mesh) for batch in batches]
+    batches = [place_batch(batch, mesh) for batch in batches]
     step = compile_step(make_train_step(objective, optimizer, mesh), state, batches[0], mesh)
     metrics = []
     for number in range(steps or len(batches)):

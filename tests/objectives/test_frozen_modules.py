@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.module_paths import fits
 from big_align.objectives.align import Align
+from big_align.parallel.batches import place_batch
 from big_align.runs.providers import lock_frozen
 from big_align.training.layer_rates import LayerRates
 from big_align.training.step import accumulated_gradients, full_gradients
@@ -36,7 +36,7 @@ def run(objective, weights, key=1, microbatches=1):
     compute, more = full_gradients, ()
     if microbatches > 1:
         compute, more = accumulated_gradients, (microbatches,)
-    batch = sharding.place_batch(BATCH, objective.mesh)
+    batch = place_batch(BATCH, objective.mesh)
     arguments = batch, jax.random.PRNGKey(key), objective.mesh, *more
     _, state, loss, *_ = jax.jit(lambda: compute(objective, *weights, *arguments))()
     return float(loss), state["batch_stats"]["image"]

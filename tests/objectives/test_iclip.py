@@ -9,12 +9,12 @@ import numpy as np
 import optax
 import pytest
 
-from big_align import sharding
 from big_align.data.labels.classes import ClassList
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.objectives.align import Align
 from big_align.objectives.iclip import Iclip
 from big_align.objectives.unicl import Unicl, distinguish_pairs
+from big_align.parallel.batches import place_batch
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 from tests.device_counts import DEVICES
@@ -248,7 +248,7 @@ def _make_params(objective):
 
 def make_batch(label, mesh, **options):
     batch = tiny.make_batch(len(label), **options) | {"label": label.astype(np.int32)}
-    return sharding.place_batch(batch, mesh)
+    return place_batch(batch, mesh)
 
 
 def run_whole(devices, microbatches=1, classes=13, label=LABELS, **options):

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.components.signatures import make
 from big_align.data.tags.tag_list import make_tag_list
 from big_align.data.text.tokenizers import WordTokenizer
@@ -16,6 +15,7 @@ from big_align.losses.contrastive import contrastive_loss
 from big_align.losses.tag_recognition import LOSSES, tag_recognition_loss
 from big_align.objectives.clip import Clip
 from big_align.objectives.idea import Idea
+from big_align.parallel.batches import place_batch
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 from tests.device_counts import DEVICES
@@ -63,7 +63,7 @@ def make_params(objective):
 
 def differentiate(objective, params, state, batch, microbatches=1):
     """Returns loss, metrics and gradients of a step."""
-    placed = sharding.place_batch(jax.tree.map(np.asarray, dict(batch)), objective.mesh)
+    placed = place_batch(jax.tree.map(np.asarray, dict(batch)), objective.mesh)
     arguments = objective, params, state, placed, jax.random.PRNGKey(1), objective.mesh
     if microbatches > 1:
         arguments += (microbatches,)
@@ -459,7 +459,7 @@ def test_recognition_alone_is_the_recognition_loss_of_both(devices):
     objective = make_objective(devices, contrast=False, dropout=0.1)
     params = recognition_part(whole)
     state = {k: {"image": v["image"]} for k, v in state.items()}
-    placed = sharding.place_batch(jax.tree.map(np.asarray, dict(batch)), objective.mesh)
+    placed = place_batch(jax.tree.map(np.asarray, dict(batch)), objective.mesh)
     loss, grads = jax.jit(
         jax.value_and_grad(lambda params: _recognize_loss(objective, params, state, placed))
     )(params)

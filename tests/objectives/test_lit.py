@@ -9,10 +9,10 @@ import numpy as np
 import optax
 import pytest
 
-from big_align import sharding
 from big_align.models.vit import ViT
 from big_align.objectives.clip import Clip
 from big_align.objectives.lit import Lit
+from big_align.parallel.batches import place_batch
 from big_align.training.optimizers import make_optimizer
 from big_align.training.state import describe_state
 from big_align.training.step import (
@@ -51,7 +51,7 @@ def with_embeddings(objective, params, model_state, batch):
 
 
 def differentiate(objective, params, model_state, batch, gradients=full_gradients):
-    batch = sharding.place_batch(batch, objective.mesh)
+    batch = place_batch(batch, objective.mesh)
     arguments = objective, params, model_state, batch, KEY, objective.mesh
     grads, new_state, loss, *_ = jax.jit(lambda: gradients(*arguments))()
     jax.tree.map(np.testing.assert_array_equal, new_state, model_state)
@@ -70,7 +70,7 @@ def run_steps(objective, batches, microbatches=1):
     optimizer = make_optimizer(1e-2, "adamw", weight_decay=0.1, frozen=objective.frozen)
     _, create = describe_state(objective, optimizer, tiny.make_batch(1), mesh, seed=1)
     first, state = create(), create()
-    placed = [sharding.place_batch(batch, mesh) for batch in batches]
+    placed = [place_batch(batch, mesh) for batch in batches]
     step = make_train_step(objective, optimizer, mesh, microbatches=microbatches)
     compiled = compile_step(step, state, placed[0], mesh)
     losses = []

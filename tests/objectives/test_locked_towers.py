@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.errors import ConfigError, UserError
 from big_align.objectives.align import Align
 from big_align.objectives.clip import Clip
 from big_align.objectives.cross_entropy import CrossEntropy
 from big_align.objectives.siglip import Siglip
+from big_align.parallel.batches import place_batch
 from big_align.training.step import full_gradients
 from tests import tiny
 
@@ -35,7 +35,7 @@ def make_params(objective):
 
 
 def differentiate(objective, variables, batch):
-    batch = sharding.place_batch(batch, objective.mesh)
+    batch = place_batch(batch, objective.mesh)
     grads, new_state, loss, *_ = jax.jit(
         lambda: full_gradients(objective, *variables, batch, KEY, objective.mesh)
     )()

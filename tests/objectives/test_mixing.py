@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.objectives.cross_entropy import CrossEntropy
 from big_align.objectives.parts.mixing import MixedLabels, draw_box, pair_rows
 from big_align.objectives.unicl import Unicl
+from big_align.parallel.batches import place_batch
 from big_align.training.step import full_gradients
 from big_align.types import Objective
 from tests import tiny
@@ -223,7 +223,7 @@ def test_eight_devices_equal_one():
         mesh, rng = objective.mesh, jax.random.PRNGKey(3)
         batch = make_batch(masked=1)
         params, model_state = jax.jit(objective.init)(jax.random.PRNGKey(0), batch)
-        placed = sharding.place_batch(jax.tree.map(np.asarray, batch), mesh)
+        placed = place_batch(jax.tree.map(np.asarray, batch), mesh)
 
         @jax.jit
         def step(batch):

@@ -10,10 +10,10 @@ import numpy as np
 import optax
 import pytest
 
-from big_align import sharding
 from big_align.errors import ConfigError, UserError
 from big_align.losses.cluster_discrimination import mlc_loss, mlcd_loss, unicom_loss
 from big_align.objectives.mlcd import Mlcd
+from big_align.parallel.meshes import batch_sharding
 from big_align.row_tables import join_rows, split_rows
 from big_align.training.optimizers import make_optimizer, make_row_optimizer
 from tests import tiny
@@ -42,7 +42,7 @@ def make_tables(objective, name="adamw", **options):
     optimizer = make_row_optimizer(name, **options)
     make = jax.jit(
         lambda rng: jax.tree.map(optimizer.init, objective.init_tables(rng)),
-        out_shardings=sharding.table_sharding(objective.mesh),
+        out_shardings=batch_sharding(objective.mesh),
     )
     return make(jax.random.PRNGKey(1))
 

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.losses.classification import softmax_cross_entropy
 from big_align.losses.contrastive import contrastive_loss
 from big_align.objectives.multitask import MultiTask
+from big_align.parallel.batches import place_batch
 from big_align.training.step import full_gradients
 from tests import tiny
 from tests.device_counts import DEVICES
@@ -149,7 +149,7 @@ def test_eight_devices_equal_one():
         objective = make_objective(devices)
         batch = tiny.make_batch(16, masked=1, texts=(2,)) | {"label": LABEL}
         params, model_state = nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), batch))
-        placed, rest = sharding.place_batch(batch, objective.mesh), jax.random.PRNGKey(1)
+        placed, rest = place_batch(batch, objective.mesh), jax.random.PRNGKey(1)
         gradients = jax.jit(
             lambda b: full_gradients(objective, params, model_state, b, rest, objective.mesh)
         )(placed)

@@ -7,8 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from big_align import sharding
 from big_align.objectives.siglip import Siglip
+from big_align.parallel.batches import place_batch
 from big_align.training.state import describe_state
 from big_align.training.step import accumulated_gradients, compile_step, full_gradients
 from big_align.training.step import make_train_step as make_step
@@ -80,7 +80,7 @@ def test_devices_and_microbatches_change_nothing():
         arrays = jax.tree.map(jnp.asarray, tiny.make_batch(2))
         params, state = jax.jit(objective.init)(jax.random.PRNGKey(0), arrays)
         params = nn.meta.unbox(params) | PARAMS
-        placed = sharding.place_batch(batch, objective.mesh)
+        placed = place_batch(batch, objective.mesh)
         arguments = objective, params, state, placed, jax.random.PRNGKey(1), objective.mesh
         if microbatches == 1:
             return jax.jit(lambda: full_gradients(*arguments))()
@@ -97,7 +97,7 @@ def test_a_tiny_run_overfits():
     objective, optimizer = make_objective(bias=-3.0), optax.adam(3e-3)
     mesh, batch = objective.mesh, tiny.make_batch(16)
     _, create = describe_state(objective, optimizer, tiny.make_batch(1), mesh)
-    state, placed = create(), sharding.place_batch(jax.tree.map(np.asarray, dict(batch)), mesh)
+    state, placed = create(), place_batch(jax.tree.map(np.asarray, dict(batch)), mesh)
     step = compile_step(make_step(objective, optimizer, mesh), state, placed, mesh)
     losses = []
     for _ in range(60):

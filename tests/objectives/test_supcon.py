@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.models.dual_encoder import normalize
 from big_align.objectives.supcon import SupCon
+from big_align.parallel.batches import place_batch
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 from tests.device_counts import DEVICES
@@ -140,7 +140,7 @@ def test_values_out_of_range_are_named(wrong):
 def step_gradients(devices=1, microbatches=1, views=2):
     """Loss and gradients of one step, of params that do not depend on the number of devices."""
     objective = make_objective(devices)
-    batch = sharding.place_batch(make_batch(16, views, masked=1), objective.mesh)
+    batch = place_batch(make_batch(16, views, masked=1), objective.mesh)
     params = make_params(objective, views)
     arguments = objective, *params, batch, jax.random.PRNGKey(1), objective.mesh
     if microbatches == 1:

@@ -7,12 +7,12 @@ import numpy as np
 import optax
 import pytest
 
-from big_align import sharding
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.losses.contrastive import contrastive_loss
 from big_align.objectives.clip import Clip
 from big_align.objectives.parts.contrast import DIRECTIONS
 from big_align.objectives.unicl import Unicl, distinguish_pairs
+from big_align.parallel.batches import place_batch
 from big_align.training.step import accumulated_gradients, full_gradients
 from tests import tiny
 from tests.device_counts import DEVICES
@@ -232,7 +232,7 @@ def step_gradients(devices=1, microbatches=1, texts=()):
     arguments = (
         objective,
         *nn.meta.unbox(jax.jit(objective.init)(jax.random.PRNGKey(0), one)),
-        sharding.place_batch(batch, objective.mesh),
+        place_batch(batch, objective.mesh),
         jax.random.PRNGKey(1),
         objective.mesh,
     )

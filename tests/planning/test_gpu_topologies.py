@@ -9,11 +9,11 @@ import pytest
 from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from big_align import sharding
 from big_align.devices import chips, compiler_flags, traced
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.models.resnet import ResNet
 from big_align.models.vit import ViT
+from big_align.parallel import meshes
 from big_align.planning import gpu_topologies
 from big_align.planning.executed import count_executed_flops
 from big_align.planning.hlo import parse_program
@@ -134,9 +134,9 @@ def test_the_scheduler_of_several_gpus_recomputes_no_block_of_a_loop_too_early()
 
     def count_temporaries(scan, scheduled):
         devices = gpu_topologies.describe_gpus("h100", 1, 8)
-        mesh, model = sharding.make_mesh(devices=devices), tower.clone(scan=scan)
+        mesh, model = meshes.make_mesh(devices=devices), tower.clone(scan=scan)
         params = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, *shape[1:]))))
-        whole, rows = sharding.replicated(mesh), sharding.batch_sharding(mesh)
+        whole, rows = meshes.replicated(mesh), meshes.batch_sharding(mesh)
         params = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), nn.meta.unbox(params)
         )

@@ -18,7 +18,7 @@ from big_align.runs import build, cached_features, check, train
 from big_align.runs.cached_features import cache_features
 from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import check_frozen
-from big_align.runs.workdir import load
+from big_align.runs.workdir import read_pretrained
 from tests.data.samples import encode_image, make_pixels, write_tar
 from tests.run_main import TINY, read_losses
 from tests.two_processes import run_both
@@ -95,8 +95,8 @@ def test_training_on_features_is_training_with_the_towers_in_the_step(
     train.run(lock(pairs, trained, several), str(tmp_path / "features"))
     one, two = (read_losses(tmp_path / name) for name in ("towers", "features"))
     np.testing.assert_allclose(np.array(one), np.array(two), rtol=1e-5)
-    models = [load(tmp_path / name).flat for name in ("towers", "features")]
-    before = load(trained).flat
+    models = [read_pretrained(tmp_path / name).flat for name in ("towers", "features")]
+    before = read_pretrained(trained).flat
     for name, array in models[0].items():
         np.testing.assert_allclose(array, models[1][name], rtol=0, atol=2e-5, err_msg=name)
         if "project" not in name:
@@ -144,7 +144,7 @@ def test_features_are_found_again_and_what_is_missing_is_made(pairs, trained, tm
     assert {np.float32(row).tobytes() for row in batch["image_embedding"]} <= found
 
     # Other weights of a tower are other features; those of the other tower stay.
-    model = load(trained)
+    model = read_pretrained(trained)
     text = jax.tree.map(lambda x: 2 * x, model.variables["params"]["text"])
     variables = model.variables | {"params": model.variables["params"] | {"text": text}}
     changed = dataclasses.replace(model, variables=variables)

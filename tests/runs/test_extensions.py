@@ -12,7 +12,7 @@ from big_align.errors import ConfigError
 from big_align.evaluators.retrieval import Retrieval
 from big_align.runs import build, check, evaluate, train
 from big_align.runs.command_line import load_config
-from big_align.runs.workdir import load
+from big_align.runs.workdir import read_pretrained
 from tests.runs.test_labeled_runs import read_metrics
 
 MODULE = """
@@ -131,7 +131,7 @@ def test_it_is_checked_trained_and_measured(config, tmp_path):
     losses = [row["loss"] for row in read_metrics(workdir) if "loss" in row]
     assert losses[-1] < 0.5 * losses[0]
     assert evaluate.run(config, str(workdir)) == pytest.approx(results)
-    assert load(workdir).bias is None  # its own bias is not that of pairs
+    assert read_pretrained(workdir).bias is None  # its own bias is not that of pairs
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_an_argument_without_a_provider_is_named():
 
 def test_fields_are_on_the_command_line(config):
     """What a signature leaves at its default is a field of the config; what is given is none."""
-    from big_align.runs.defaults import complete_config
+    from big_align.configuration.defaults import complete_config
 
     objective = complete_config(config).objective
     assert objective.to_dict() == {"name": "outside:Pull", "strength": 1.0}

@@ -13,7 +13,7 @@ from big_align.errors import ConfigError
 from big_align.runs import train
 from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import read_initial_classifier
-from big_align.runs.workdir import load, read_classifier
+from big_align.runs.workdir import TrainedRun, read_pretrained
 from tests.run_main import TINY
 
 
@@ -60,8 +60,8 @@ def test_the_classifier_is_trained_alone_and_then_all_layers_but_no_statistics(
     numbers = train.run(config, str(tmp_path / "tuned"))
     assert 0 <= numbers["cifar10/top1"] <= 1
 
-    before = load(tmp_path / "base").tower("image").flat
-    alone, tuned = (load(tmp_path / name).flat for name in ("tuned/first", "tuned"))
+    before = read_pretrained(tmp_path / "base").tower("image").flat
+    alone, tuned = (read_pretrained(tmp_path / name).flat for name in ("tuned/first", "tuned"))
     for name, array in before.items():
         np.testing.assert_array_equal(array, alone[name])
         if name.startswith("batch_stats"):
@@ -69,8 +69,8 @@ def test_the_classifier_is_trained_alone_and_then_all_layers_but_no_statistics(
         elif name.endswith("kernel"):
             assert not np.array_equal(array, tuned[name])
 
-    started, classes = read_classifier(tmp_path / "tuned/first")
-    ended, _ = read_classifier(tmp_path / "tuned")
+    started, classes = TrainedRun(tmp_path / "tuned/first").read_classifier()
+    ended, _ = TrainedRun(tmp_path / "tuned").read_classifier()
     assert started["classifier/bias"].any()  # it begins with zeros
     for name, array in started.items():
         np.testing.assert_array_equal(array, ended[name])

@@ -8,7 +8,7 @@ import pytest
 from big_align.errors import ConfigError, Stopped
 from big_align.runs import check, train
 from big_align.runs.command_line import load_config
-from big_align.runs.workdir import load
+from big_align.runs.workdir import read_pretrained
 from big_align.training.logs.evaluations import read_evaluations
 from big_align.training.loop import Progress
 from tests.run_main import TINY, read_losses
@@ -39,7 +39,7 @@ def test_two_runs_in_one_command_are_two_runs(tmp_path):
 
     assert read_losses(tmp_path / "one" / "first") == read_losses(tmp_path / "first")
     assert read_losses(tmp_path / "one") == read_losses(tmp_path / "second")
-    left, right = load(tmp_path / "one").flat, load(tmp_path / "second").flat
+    left, right = read_pretrained(tmp_path / "one").flat, read_pretrained(tmp_path / "second").flat
     for name, array in left.items():
         np.testing.assert_array_equal(array, right[name])
     assert config.init.all is None  # of the caller

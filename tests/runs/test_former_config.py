@@ -220,10 +220,6 @@ def test_a_run_that_was_killed_before_a_save_was_complete_begins_again(tmp_path,
         assert capsys.readouterr().out == told
     restore.check_not_begun(str(tmp_path / "new"), epath.Path(tmp_path / "new" / "checkpoints"))
     assert capsys.readouterr().out == ""
-    former = json.loads((workdir / "config.json").read_text())
-    del former["checkpoint"]["folder"]  # as earlier versions left it
-    (workdir / "config.json").write_text(json.dumps(former))
-    restore.check_not_begun(str(workdir), epath.Path(workdir / "checkpoints"))
 
 
 @pytest.mark.parametrize(("logged", "saves"), [(10, (5, 10)), (99, (99,)), (21, ())])

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 import big_align
-from big_align import interop, sharding
+from big_align import interop
 from big_align.components.signatures import make_named
 from big_align.components.tables import SOURCES
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
 from big_align.errors import CheckpointMismatch
 from big_align.models.dual_encoder import normalize_image
+from big_align.parallel.batches import place_batch
+from big_align.parallel.meshes import make_mesh
 from big_align.runs import build, evaluate, program, train
 from big_align.runs.evaluate import load_embedder
 from big_align.training.state import describe_state
@@ -221,7 +223,7 @@ def test_another_mixture_does_not_continue_a_workdir(files, trained):
 
 def run_steps(config, devices, microbatches=1, steps=2):
     """Trains on so many devices; returns the metrics of each step and the last state."""
-    mesh = sharding.make_mesh(1, jax.devices()[:devices])
+    mesh = make_mesh(1, jax.devices()[:devices])
     tokenizer = build.build_tokenizer(config)
     objective = build.build_objective(config, mesh, tokenizer)
     optimizer, _ = build.build_optimizer(config)
@@ -229,7 +231,7 @@ def run_steps(config, devices, microbatches=1, steps=2):
     _, create = describe_state(objective, optimizer, example, mesh)
     step, state = make_train_step(objective, optimizer, mesh, microbatches=microbatches), create()
     with build.build_train_loader(config, tokenizer) as loader:
-        batches = [sharding.place_batch(loader.batch(number), mesh) for number in range(steps)]
+        batches = [place_batch(loader.batch(number), mesh) for number in range(steps)]
     compiled, seen = compile_step(step, state, batches[0], mesh), []
     for batch in batches:
         state, metrics = compiled(state, batch)
@@ -307,7 +309,7 @@ def test_an_exported_image_tower_gives_the_same_features(trained, tmp_path):
     pretrained = big_align.load(workdir)
     assert pretrained.kind == "image"
     interop.save(tmp_path / "exported", pretrained, format="big_align")
-    read = interop.load(tmp_path / "exported")
+    read = interop.read(tmp_path / "exported")
     source = make_named(SOURCES, TEST["source"], "test")
     with EvalLoader(source, TEST["transform"], 64) as loader:
         image = jnp.asarray(next(iter(loader.images()))["image"])

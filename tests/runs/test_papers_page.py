@@ -7,7 +7,7 @@ import pytest
 from big_align.benchmarks import catalog
 from big_align.benchmarks.measuring.plans import TASKS
 from big_align.runs.command_line import load_config
-from tests.pages import ROOT
+from tests.manual import ROOT
 from tests.paper_rows import ROWS, TABLES, expand, name_run
 from tests.runs.test_configs import ARGUMENTS, FILES
 

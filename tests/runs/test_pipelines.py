@@ -21,7 +21,7 @@ from tests.run_main import TINY, Run, read_losses
 with epy.lazy_imports():  # for seconds, which tests that are not run need not wait
     import tensorflow as tf
 
-IMAGE_TEXT = "big_align.data.tf_pipelines:image_text"
+IMAGE_TEXT = "big_align.runs.pipelines:image_text"
 OWN = ("tests.pipelines:saved", "tests.pipelines:from_step")
 FLAGS = ("--config.total_steps=5", "--config.checkpoint.every=2", "--config.evaluators={}")
 

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.devices import compilation, rematerialization, traced
 from big_align.distributed import agreement
 from big_align.objectives.align import Align
+from big_align.parallel.batches import place_batch
 from big_align.runs import build
 from big_align.runs.command_line import load_config
 from big_align.runs.program import Program, build_program
@@ -49,7 +49,7 @@ def test_auto_recomputes_the_least_that_fits(monkeypatch, capsys):
     towers = ("image", "text")
     program, example = make_program(*(f"--config.model.{tower}.remat=auto" for tower in towers))
     rows = {name: np.repeat(x, 64, axis=0) for name, x in example.items()}
-    batch = sharding.place_batch(rows, program.mesh)
+    batch = place_batch(rows, program.mesh)
     needed = {}
     for level in rematerialization.LEVELS:
         with rematerialization.auto_is(level):
@@ -70,7 +70,7 @@ def test_without_auto_a_step_is_compiled_whatever_it_takes(monkeypatch, capsys):
     program, example = make_program("--config.model.text.remat=dots")
     rows = {name: np.repeat(x, 2, axis=0) for name, x in example.items()}
     monkeypatch.setattr(compilation, "memory_limit", lambda device: 1)
-    assert program.compile(sharding.place_batch(rows, program.mesh)) is not None
+    assert program.compile(place_batch(rows, program.mesh)) is not None
     assert "auto" not in capsys.readouterr().out
 
 
@@ -87,6 +87,6 @@ def test_processes_begin_together_whoever_found_the_step_in_the_cache(monkeypatc
         return [[True], [False, False]] if topic == "compiled" else [value]
 
     monkeypatch.setattr(agreement, "gather", gather)
-    program.compile_and_count(sharding.place_batch(example, program.mesh))
+    program.compile_and_count(place_batch(example, program.mesh))
     assert order[-3:] == ["compiled", "counted", "compiled"]
     assert "found in the compilation cache by 1 of 2 processes" in capsys.readouterr().out

@@ -151,7 +151,7 @@ def write_shards(folder, *sizes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pipeline", ["", "big_align.data.tf_pipelines:image_text"])
+@pytest.mark.parametrize("pipeline", ["", "big_align.data.tf_pipelines:image_text"])  # moved since
 def test_a_run_continues_with_as_many_examples_in_another_place_and_with_no_others(
     tmp_path, pipeline
 ):
@@ -179,7 +179,7 @@ def test_a_run_continues_with_as_many_examples_in_another_place_and_with_no_othe
     assert [step for step, _ in read_losses(tmp_path / "run")] == [1, 2, 3]
 
 
-def test_sizes_that_differ_name_their_part_and_an_earlier_checkpoint_has_none(tmp_path):
+def test_sizes_that_differ_name_their_part(tmp_path):
     checkpoint = epath.Path(tmp_path)
     record = tmp_path / "record" / "metadata"
     record.parent.mkdir()
@@ -188,8 +188,6 @@ def test_sizes_that_differ_name_their_part_and_an_earlier_checkpoint_has_none(tm
     message = "^config.data.mixture.labels had 6 examples and now has 8 examples: run would"
     with pytest.raises(CheckpointMismatch, match=message):
         restore.check_sizes("run", checkpoint, now)
-    record.write_text(json.dumps({"seed": 0}))
-    restore.check_sizes("run", checkpoint, now)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from indexes import TEXTS, encode_photo
 
 from big_align.search.index_folder import write_info
-from tests.pages import read_blocks
+from tests.manual import read_blocks
 
 
 @pytest.mark.slow

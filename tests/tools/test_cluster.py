@@ -9,12 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from big_align import sharding
 from big_align.clusters import cluster_embeddings, kmeans
 from big_align.clusters.kmeans_init import scale_rows
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.embedding_files import ClusterFolder, EmbeddingFolder
 from big_align.errors import UserError
+from big_align.parallel.meshes import make_mesh
 from big_align.tools import cluster
 from tests.embedding_folder import write_embeddings
 from tests.run_main import ROOT, environment, find_port
@@ -113,7 +113,7 @@ def test_after_a_sample_one_iteration_is_over_all(embeddings, tmp_path):
     wanted = np.array(ClusterFolder(tmp_path / "sample").centers)
     rows, plan = EmbeddingFolder(embeddings), cluster_embeddings.Plan(k=10, sample=60)
     drawn = cluster_embeddings.kmeans_init.DrawnRows(rows, 60, plan.seed)
-    mesh = sharding.make_mesh()
+    mesh = make_mesh()
     centers = cluster_embeddings.kmeans_init.start_centers(drawn, 10, plan.start, mesh, plan.seed)
     objective = []
     for done in kmeans.SphericalKMeans(drawn, 10, mesh).iterate(centers):
@@ -188,7 +188,7 @@ def test_processes_that_find_different_clusters_are_told(embeddings, tmp_path, m
 
     def find(process):
         folder = tmp_path / str(process)
-        return cluster_embeddings.find_centers(rows, plan, folder, sharding.make_mesh())
+        return cluster_embeddings.find_centers(rows, plan, folder, make_mesh())
 
     for outcome in run_both(monkeypatch, find):
         assert isinstance(outcome, UserError)
@@ -199,7 +199,7 @@ def test_a_process_with_other_settings_is_told(embeddings, tmp_path, monkeypatch
     rows, plans = EmbeddingFolder(embeddings), [cluster_embeddings.Plan(k=k) for k in (10, 11)]
 
     def find(process):
-        given = tmp_path / "out", sharding.make_mesh()
+        given = tmp_path / "out", make_mesh()
         return cluster_embeddings.find_centers(rows, plans[process], *given)
 
     monkeypatch.setattr(cluster_embeddings.kmeans_init, "start_centers", None)  # would fail

@@ -49,7 +49,7 @@ CHAINS = [  # a reference and the formats that it goes through
 @pytest.mark.parametrize(("name", "part", "formats"), CHAINS)
 def test_any_direction_keeps_every_bit(reference_dir, tmp_path, capsys, name, part, formats):
     path = reference_dir / name
-    first = interop.load(path)
+    first = interop.read(path)
     for number, format in enumerate(formats):
         output = tmp_path / f"{number}_{format}"
         more = [f"--part={part}"] if part and not number else []
@@ -57,7 +57,7 @@ def test_any_direction_keeps_every_bit(reference_dir, tmp_path, capsys, name, pa
         printed = capsys.readouterr()
         assert printed.out.startswith(f"{output}, for {format}: ") and "parameters" in printed.out
         path = output
-    first, last = first.tower(part) if part else first, interop.load(path)
+    first, last = first.tower(part) if part else first, interop.read(path)
     assert last.flat.keys() == first.flat.keys()
     for key, array in first.flat.items():
         np.testing.assert_array_equal(last.flat[key], array, err_msg=key)

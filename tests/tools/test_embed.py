@@ -10,11 +10,11 @@ import pytest
 
 import big_align
 from big_align import interop
-from big_align.clusters import embed_source
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.distributed import processes
 from big_align.interop.formats.preprocessing import Preprocessing
 from big_align.interop.formats.pretrained import Pretrained
+from big_align.runs import embed_source
 from big_align.tools import embed
 from tests.data.samples import encode_image, make_pixels, write_tar
 from tests.two_processes import run_both

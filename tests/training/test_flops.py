@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from big_align import sharding
 from big_align.devices import rematerialization
 from big_align.losses import blocks
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
@@ -26,6 +25,7 @@ from big_align.models.swin import Swin
 from big_align.models.vit import ViT
 from big_align.objectives.align import Align
 from big_align.objectives.parts.class_texts import ClassTexts
+from big_align.parallel.shards import map_rows
 from big_align.training import flops
 from big_align.training.optimizers import make_optimizer
 from big_align.training.state import describe_state
@@ -114,7 +114,7 @@ def test_work_on_a_mesh_counts_on_all_devices():
     mesh = tiny.make_mesh(8, fsdp=2)
 
     def work(rows, whole):
-        return sharding.map_rows(lambda whole, rows: rows @ whole, whole, rows, mesh)
+        return map_rows(lambda whole, rows: rows @ whole, whole, rows, mesh)
 
     assert flops.count(work, array(16, 5), array(5, 7)) == 2 * 16 * 5 * 7
 

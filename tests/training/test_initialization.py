@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from big_align import sharding
 from big_align.models.bert import Bert
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.efficientnet import EfficientNet
@@ -14,6 +13,7 @@ from big_align.models.vit import ViT
 from big_align.objectives.align import Align
 from big_align.objectives.clip import Clip
 from big_align.objectives.mlcd import Mlcd
+from big_align.parallel.meshes import make_mesh, replicated
 from big_align.training.initialization import Fresh
 from big_align.training.optimizers import make_optimizer, make_row_optimizer
 from big_align.training.state import TrainState, describe_state
@@ -94,7 +94,7 @@ def test_a_state_is_that_of_one_program_on_any_number_of_devices(name):
 
 @pytest.mark.slow
 def test_a_mesh_of_other_devices_than_the_first():
-    mesh = sharding.make_mesh(2, jax.devices()[4:])
+    mesh = make_mesh(2, jax.devices()[4:])
     described, create = describe(OBJECTIVES["table"](mesh), mesh)
     state = create()
     jax.tree.map(lambda x, d: np.testing.assert_equal(x.sharding, d.sharding), state, described)
@@ -155,7 +155,7 @@ def test_what_is_nearly_equal_is_told_apart():
         }
 
     key_data = jax.random.key_data
-    fresh, whole = Fresh(make), sharding.replicated(tiny.make_mesh(2))
+    fresh, whole = Fresh(make), replicated(tiny.make_mesh(2))
     made = fresh.make(jax.tree.map(lambda _: whole, fresh.shapes), whole)
     wanted = jax.jit(make)()
     assert_equal(made, wanted)

@@ -6,8 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from big_align import sharding
 from big_align.objectives.align import Align
+from big_align.parallel.batches import place_batch
 from big_align.training.optimizers import frozen_mask, make_optimizer
 from big_align.training.state import TrainState, describe_state
 from big_align.training.step import (
@@ -39,9 +39,7 @@ def run_steps(
         made, optimizer, tiny.make_batch(1), mesh, seed=1, averaged=decay is not None
     )
     state = create()
-    batches = [
-        sharding.place_batch(tiny.make_batch(16, seed, seed, texts), mesh) for seed in range(steps)
-    ]
+    batches = [place_batch(tiny.make_batch(16, seed, seed, texts), mesh) for seed in range(steps)]
     step = make_train_step(made, optimizer, mesh, microbatches=microbatches, average_decay=decay)
     compiled = compile_step(step, state, batches[0], mesh)
     losses = []
@@ -100,7 +98,7 @@ def test_fixed_statistics_stay_and_make_rows_independent():
         model = tiny.make_model()
         objective = Align(model.clone(image=model.image.clone(fixed_statistics=True)), mesh)
         params, model_state = _unboxed(objective, tiny.make_batch(1))
-        placed = sharding.place_batch(batch, mesh)
+        placed = place_batch(batch, mesh)
         arguments = (objective, params, model_state, placed, jax.random.key(0), mesh)
         if microbatches == 1:
             found.append(jax.jit(lambda a=arguments: full_gradients(*a))())
@@ -116,7 +114,7 @@ def test_accumulated_gradients_keep_every_negative():
     """The gradients are those of the whole batch, temperature included; averages are not."""
     mesh = tiny.make_mesh(2)
     objective = tiny.make_objective(mesh, group_size=2)
-    batch = sharding.place_batch(tiny.make_batch(16), mesh)
+    batch = place_batch(tiny.make_batch(16), mesh)
     params, model_state = _unboxed(objective, tiny.make_batch(1))
     arguments = (objective, params, model_state, batch, jax.random.PRNGKey(0), mesh)
     whole = jax.jit(lambda: full_gradients(*arguments)[0])()
@@ -126,7 +124,7 @@ def test_accumulated_gradients_keep_every_negative():
 
     halves = [{k: v[i::2] for k, v in tiny.make_batch(16).items()} for i in range(2)]
     gradients = jax.jit(lambda batch: full_gradients(*arguments[:3], batch, *arguments[4:])[0])
-    averaged = np.mean([gradients(sharding.place_batch(h, mesh))["temperature"] for h in halves])
+    averaged = np.mean([gradients(place_batch(h, mesh))["temperature"] for h in halves])
     assert abs(averaged - whole["temperature"]) > 1e-2 * abs(whole["temperature"])
 
 
@@ -174,7 +172,7 @@ def test_a_tiny_run_overfits():
     objective = tiny.make_objective(mesh, label_smoothing=0.0)
     optimizer = make_optimizer(name="adamw", learning_rate=optax.constant_schedule(1e-2))
     _, create = describe_state(objective, optimizer, tiny.make_batch(1), mesh)
-    state, batch = create(), sharding.place_batch(tiny.make_batch(8), mesh)
+    state, batch = create(), place_batch(tiny.make_batch(8), mesh)
     compiled = compile_step(make_train_step(objective, optimizer, mesh), state, batch, mesh)
     for _ in range(60):
         state, metrics = compiled(state, batch)
@@ -202,7 +200,7 @@ def test_frozen_parameters_cost_no_backward_pass_and_change_no_other(microbatche
     made, batch = tiny.make_objective(mesh, group_size=2), tiny.make_batch(16)
     optimizer = make_optimizer(1e-2, "adamw", frozen=FROZEN)
     _, create = describe_state(made, optimizer, batch, mesh, seed=1)
-    placed = sharding.place_batch(batch, mesh)
+    placed = place_batch(batch, mesh)
 
     def run(**options):
         step = make_train_step(made, optimizer, mesh, microbatches=microbatches, **options)
@@ -227,7 +225,7 @@ def test_the_average_of_frozen_parameters_is_themselves_and_costs_nothing():
     mesh = tiny.make_mesh()
     made, batch = tiny.make_objective(mesh, group_size=2), tiny.make_batch(16)
     optimizer = make_optimizer(1e-2, "adamw", frozen=FROZEN)
-    placed = sharding.place_batch(batch, mesh)
+    placed = place_batch(batch, mesh)
 
     def run(decay, frozen=FROZEN):
         averaged = decay is not None

@@ -7,9 +7,10 @@ import numpy as np
 import optax
 import pytest
 
-from big_align import sharding
 from big_align.errors import CheckpointMismatch
 from big_align.objectives.mlcd import Mlcd
+from big_align.parallel.batches import place_batch
+from big_align.parallel.meshes import batch_sharding
 from big_align.training.optimizers import make_optimizer, make_row_optimizer
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.state import describe_state
@@ -60,7 +61,7 @@ class Run:
         self.metrics = []
 
     def place(self, seed):
-        return sharding.place_batch(make_batch(seed=seed), self.mesh)
+        return place_batch(make_batch(seed=seed), self.mesh)
 
     def advance(self, seeds):
         for seed in seeds:
@@ -137,7 +138,7 @@ def test_a_table_is_restored_on_another_number_of_devices(tmp_path, before, afte
         table = checkpointer.restore(described, {}).tables["centers"]
     jax.tree.map(np.testing.assert_array_equal, without_padding(table), saved.table)
     assert all(len(leaf) % after == 0 for leaf in jax.tree.leaves(table))
-    assert table.values.sharding == sharding.table_sharding(objective.mesh)
+    assert table.values.sharding == batch_sharding(objective.mesh)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Int
 
 from big_align.data import examples
-from big_align.data.derived.split_source import ChosenExamples
+from big_align.data.derived.derived_source import ChosenExamples
 from big_align.data.images.decoding import open_picture, to_rgb
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.sources.listed_source import SHARD_SIZE, ListedSource

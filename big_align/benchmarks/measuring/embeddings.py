@@ -17,13 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.benchmarks.measuring.pieces import Pieces, fingerprint_images
-from big_align.clusters.embed_source import (
-    SourceEncoder,
-    digest_weights,
-    embed_source,
-    make_encoder,
-)
+from big_align.data.derived.source_pieces import Pieces, fingerprint_images
 from big_align.data.examples import Source
 from big_align.data.images.same_images import HASH_BYTES, SameImages, find_firsts, tell_copies
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
@@ -38,6 +32,12 @@ from big_align.errors import UserError
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.zero_shot import average_texts
 from big_align.inference.loaded_model import LoadedModel
+from big_align.runs.embed_source import (
+    SourceEncoder,
+    digest_weights,
+    embed_source,
+    make_encoder,
+)
 
 TEXTS = 2048
 """Number of texts per file, and so the most that are lost when embedding is stopped."""

@@ -13,10 +13,10 @@ from big_align.benchmarks.measuring import tasks as measuring
 from big_align.benchmarks.measuring.embeddings import EmbeddedImages, EmbeddingStore
 from big_align.benchmarks.measuring.judged_tasks import measure_judged
 from big_align.benchmarks.measuring.outcomes import Outcome
-from big_align.benchmarks.measuring.pieces import digest_texts
 from big_align.benchmarks.measuring.plans import BenchmarkPlan, join_settings
 from big_align.benchmarks.measuring.results import TASK_NAMES
 from big_align.benchmarks.measuring.tasks import LabeledSplit, TaskSettings
+from big_align.data.derived.source_pieces import digest_texts
 from big_align.data.examples import Source
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.distributed import agreement

@@ -150,7 +150,8 @@ class WorkdirLog:
     def __init__(self, path: str):
         self._found = None
         if workdir.recognize_workdir(pathlib.Path(path)):
-            self._found = workdir.find_checkpoint(pathlib.Path(path))
+            run = workdir.TrainedRun(pathlib.Path(path))
+            self._found = run.folder, *run.find_checkpoint()
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Appends a line with the results of a data set."""

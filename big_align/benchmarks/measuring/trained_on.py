@@ -6,9 +6,9 @@ import pathlib
 import numpy as np
 from absl import logging
 
-from big_align.benchmarks.measuring.pieces import digest_image
 from big_align.configuration.config_files import CONFIG_JSON, read_config
-from big_align.data.derived.split_source import key_of
+from big_align.data.derived.derived_source import key_of
+from big_align.data.derived.source_pieces import digest_image
 from big_align.data.examples import Source
 from big_align.errors import UserError
 from big_align.runs import dataset, workdir

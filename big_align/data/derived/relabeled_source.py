@@ -6,7 +6,7 @@ import numpy as np
 from absl import logging
 
 from big_align.data import examples
-from big_align.data.derived.split_source import ChosenExamples
+from big_align.data.derived.derived_source import ChosenExamples
 from big_align.data.labels.classes import OWN_NAMES, ClassList, read_classes
 from big_align.data.labels.label_names import match_names
 from big_align.errors import UserError

@@ -1,57 +1,18 @@
 """Examples held out of training, and the rest: a split by a hash of the keys of the examples."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-from big_align.data.examples import Example, Source, has_keys
+from big_align.data.derived.derived_source import ChosenExamples, key_of
+from big_align.data.examples import Source
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
 from big_align.nodes import Given
 
 SAMPLE = 4096  # keys that show how much of a path is needed to tell examples apart
 HASHES = 2**64
-
-
-class ChosenExamples:
-    """Some examples of each shard of a source, under its names; `_place` says which ones.
-
-    Args:
-      source: the examples.
-    """
-
-    def __init__(self, source: Source):
-        self._source = source
-
-    def read(self, shard: int, index: int) -> Example:
-        """Reads an example; raises BrokenExample."""
-        return self._source.read(shard, self._place(shard, index))
-
-    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Reads captions and labels; raises BrokenExample."""
-        return self._source.read_text(shard, self._place(shard, index))
-
-    def name(self, shard: int, index: int) -> str:
-        """Names an example as the source does."""
-        return self._source.name(shard, self._place(shard, index))
-
-    @property
-    def has_keys(self) -> bool:
-        """Whether the source has keys."""
-        return has_keys(self._source)
-
-    def key(self, shard: int, index: int) -> str:
-        """Returns the key of an example, or its name if the source has no keys."""
-        return key_of(self._source)(shard, self._place(shard, index))
-
-    def shard_name(self, shard: int) -> str:
-        """Names a shard as the source does."""
-        return self._source.shard_name(shard)
-
-    def _place(self, shard: int, index: int) -> int:
-        """Returns the index of an example in the shard of the source."""
-        raise NotImplementedError
 
 
 class SplitSource(ChosenExamples):
@@ -90,7 +51,6 @@ class SplitSource(ChosenExamples):
             raise UserError(f"max_examples = {max_examples} must be at least 1")
         super().__init__(source)
         self._held_out = held_out
-        self.class_names = source.class_names
         self._chosen, self._ends = _choose(source, hold_out, max_examples if held_out else None)
         counts = np.diff(self._ends)
         self.shard_sizes = counts if held_out else source.shard_sizes - counts
@@ -175,21 +135,14 @@ def _read_keys(source: Source) -> Iterator[Iterator[str]]:
         yield (_shorten(key(shard, index), depth) for index in range(size))
 
 
-def key_of(source: Source) -> Callable[[int, int], str]:
-    """Returns what gives the key of an example, or its name if the source has no keys."""
-    return source.key if has_keys(source) else source.name
-
-
 def _find_depth(source: Source) -> int:
     """Returns how many parts of a path, from its end, distinguish most keys; 0 for all of it.
 
     A key need not be a path: that of a table row may be the name of the table and a number.
     Examples with the same key, such as the rows of one image, count once: they stay together.
     """
-    offsets = ShardOffsets(source.shard_sizes)
-    numbers = np.unique(np.linspace(0, offsets.count - 1, SAMPLE).astype(np.int64))
-    places = zip(*(x.tolist() for x in offsets.locate(numbers)), strict=True)
-    keys = set(source.key(*place) for place in places) if offsets.count else set()
+    places = ShardOffsets(source.shard_sizes).spread_to_end(SAMPLE)
+    keys = {source.key(*place) for place in places}
     deepest = max((key.count("/") + 1 for key in keys), default=1)
     for depth in range(1, deepest + 1):
         if 2 * len({_shorten(key, depth) for key in keys}) > len(keys):

@@ -1,17 +1,10 @@
 """Checks that the labels of a source are in a class list."""
 
-import concurrent.futures
-import functools
-
-import numpy as np
-
 from big_align.data import boundary, examples
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
 
 CHECKED_FIRST = 65_536  # examples whose labels are looked at before training starts
-CHECK_THREADS = 32  # reads wait for storage, not for the processor
-CHECK_CHUNK = 64
 
 
 def check_label(name: str, label: int, num_classes: int) -> None:
@@ -43,24 +36,12 @@ def check_labels(source: examples.Source, num_classes: int) -> None:
     Raises:
       UserError: names the first example found whose label is missing or not in the class list.
     """
-    offsets = ShardOffsets(source.shard_sizes)
-    count = min(offsets.count, CHECKED_FIRST)
-    shards, indexes = offsets.locate(np.arange(count) * offsets.count // count)
-    places = list(zip(shards.tolist(), indexes.tolist(), strict=True))
-    chunks = [places[first : first + CHECK_CHUNK] for first in range(0, count, CHECK_CHUNK)]
-    check = functools.partial(_check_places, source, num_classes)
-    pool = concurrent.futures.ThreadPoolExecutor(CHECK_THREADS)
-    try:
-        for _ in pool.map(check, chunks):
-            pass
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _check_places(source: examples.Source, num_classes: int, places: list[tuple[int, int]]) -> None:
-    for place in places:
+    places = ShardOffsets(source.shard_sizes).spread(CHECKED_FIRST)
+    for place, texts in boundary.read_many_texts(source, places):
         try:
-            label = examples.single_label(boundary.read_texts(source, *place)[1])
+            if isinstance(texts, examples.BrokenExample):
+                raise texts
+            label = examples.single_label(texts[1])
         except examples.WrongLabel as error:
             raise UserError(f"{source.name(*place)}: {error}") from error
         except examples.BrokenExample:

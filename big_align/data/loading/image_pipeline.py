@@ -27,11 +27,6 @@ class ImagePipeline:
       views_per_image: with v > 1 `image` is uint8 [b v h w 3], each view with its own draws.
       max_pixels: an encoded image with more is broken; it is not decoded.
 
-    Attributes:
-      operations: `transform`.
-      views: `views_per_image`.
-      max_pixels: as given.
-
     Raises:
       ValueError: a value is out of range or the transform is wrong.
     """
@@ -40,7 +35,7 @@ class ImagePipeline:
         self, transform: str, views_per_image: int = 1, max_pixels: int = image_ops.MAX_PIXELS
     ):
         parallel.check_at_least(1, views_per_image=views_per_image, max_pixels=max_pixels)
-        self.operations, self.views, self.max_pixels = transform, views_per_image, max_pixels
+        self._views = views_per_image
         self._transform = image_ops.Transform(transform, max_pixels)
         self._shape: tuple[int, ...] = ()
         self._size = 0
@@ -60,7 +55,7 @@ class ImagePipeline:
         """
         self._shape = self._transform(image, rng).shape
         self._size = int(np.prod(self._shape))
-        views = (self.views,) if self.views > 1 else ()
+        views = (self._views,) if self._views > 1 else ()
         return {"image": ((*views, *self._shape), np.uint8)}
 
     def apply(self, work: Work, rows: Sequence[memoryview]) -> list[Outcome]:
@@ -76,7 +71,7 @@ class ImagePipeline:
         return [self._apply(image, rng, row) for (image, rng), row in zip(work, rows, strict=True)]
 
     def _apply(self, image: Any, rng: image_ops.Rng, row: memoryview) -> Outcome:
-        for start in range(0, self.views * self._size, self._size):
+        for start in range(0, self._views * self._size, self._size):
             try:
                 pixels = self._transform(image, rng)
             except examples.BrokenExample as error:

@@ -42,7 +42,6 @@ class RowStream:
 
     Attributes:
       examples: the stream.
-      images: what makes their pixels, if anything.
       row: the shape and the type of each array of a batch, without the batch's axis.
       staying: what other processes that fill rows call in this one.
 
@@ -61,13 +60,13 @@ class RowStream:
     ):
         texts.check(examples.source)
         self.examples = examples
-        self.images = images
+        self._images = images
         self._texts, self._extra = texts, extra or ExtraFields()
         self._read = read_example if images else read_without_image
         self._image_bytes = 1  # of the largest file in the last read
         self.row: Row = {**texts.row, "label": ((), np.int32), **self._extra.row}
         if images:
-            examples.visit(0, np.zeros(1, np.int64), self.draw, self._start_images)
+            examples.visit(0, np.zeros(1, np.int64), self._draw, self._start_images)
 
     @property
     def staying(self) -> list[Any]:
@@ -103,18 +102,18 @@ class RowStream:
         into: Int[np.ndarray, " n"],
     ) -> None:
         """Fills rows whose encoded images are held in memory together."""
-        memory = _image_memory(batch, into) if self.images else []
+        memory = _image_memory(batch, into) if self._images else []
 
         def finish(numbers: list[int], visits: list[Visit]) -> Sequence[BrokenExample | None]:
             texts = [visit.texts for visit in visits]
             outcomes = self._tokenize(batch, into[numbers], texts)
-            if self.images is None:
+            if self._images is None:
                 return outcomes
             work = [(visit.image, visit.rng) for visit in visits]
-            images = self.images.apply(work, [memory[n] for n in numbers])
+            images = self._images.apply(work, [memory[n] for n in numbers])
             return [one or other for one, other in zip(outcomes, images, strict=True)]
 
-        visits = self.examples.visit(step, rows, self.draw, finish)
+        visits = self.examples.visit(step, rows, self._draw, finish)
         self._image_bytes = max(_count_bytes(visit.image) for visit in visits)
         batch["label"][into] = [visit.label for visit in visits]
         for name in self._extra.row:
@@ -134,17 +133,8 @@ class RowStream:
             return [outcome for outcomes in each for outcome in outcomes]
         return [None] * len(texts)
 
-    def draw(self, location: Location, rng: PositionRandom) -> Visit:
-        """Reads an example and draws its texts.
-
-        Args:
-          location: the location of the example in its source.
-          rng: the random numbers of the position.
-
-        Raises:
-          BrokenExample: a part of it is missing or unreadable.
-          UserError: its label is wrong, and labels are trained on.
-        """
+    def _draw(self, location: Location, rng: PositionRandom) -> Visit:
+        """Reads an example and draws its texts; a wrong label that is trained on is a UserError."""
         source = self.examples.source
         try:
             example = self._read(source, *location)
@@ -160,7 +150,7 @@ class RowStream:
         (first,) = visits
         self._image_bytes = _count_bytes(first.image)
         try:
-            self.row |= self.images.start(first.image, first.rng)
+            self.row |= self._images.start(first.image, first.rng)
         except BrokenExample as error:
             return [error]
         return [None]

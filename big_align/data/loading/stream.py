@@ -134,25 +134,6 @@ class ExampleStream:
         self._tally.count_read(len(rows))
         return [made[n] for n in range(len(rows))]
 
-    def locate(
-        self, step: int, rows: Int[np.ndarray, " n"]
-    ) -> list[tuple[Location, PositionRandom]]:
-        """Returns where the examples of some rows of a global batch lie, broken or not.
-
-        A caller that reads them outside `visit` must call `count_read`, and `visit` for those that
-        are broken.
-
-        Args:
-          step: the step of the global batch.
-          rows: rows of the global batch.
-
-        Returns:
-          The location of each row's example, with the random numbers of its position.
-        """
-        positions = step * self.batch_size + rows
-        randoms = [PositionRandom(self._seed, position) for position in positions.tolist()]
-        return list(zip(self._locate(positions), randoms, strict=True))
-
     def list_names(self, step: int, rows: Int[np.ndarray, " n"]) -> list[str]:
         """Names the examples of some rows of a global batch, as far as the broken ones are known.
 
@@ -172,10 +153,6 @@ class ExampleStream:
                 location = next((x for x in places if not self._tally.knows(*x)), location)
             names.append(self.source.name(*location))
         return names
-
-    def count_read(self, count: int) -> None:
-        """Counts examples that were read outside `visit`."""
-        self._tally.count_read(count)
 
     def _draw(
         self,

@@ -1,7 +1,5 @@
 """Checks that a source has captions at all, before a run starts."""
 
-import numpy as np
-
 from big_align.data import boundary, examples
 from big_align.data.shard_offsets import ShardOffsets
 
@@ -14,19 +12,15 @@ def find_caption_fault(source: examples.Source) -> str:
     Returns:
       What is wrong, in one line, if none of them has a caption that can be used; else "".
     """
-    offsets = ShardOffsets(source.shard_sizes)
-    count = min(offsets.count, LOOKED_AT)
-    first = ""
-    for number in (np.arange(count) * offsets.count // max(count, 1)).tolist():
-        place = offsets.locate_one(number)
+    places, first = ShardOffsets(source.shard_sizes).spread(LOOKED_AT), ""
+    for place in places:
         try:
-            captions, _ = boundary.read_texts(source, *place)
+            if boundary.read_texts(source, *place)[0]:
+                return ""
+            told = " has none"
         except examples.BrokenExample as error:
-            first = first or f"{source.name(*place)}: {error}"
-            continue
-        if captions:
-            return ""
-        first = first or f"{source.name(*place)} has none"
-    if not count:
+            told = f": {error}"
+        first = first or f"{source.name(*place)}{told}"
+    if not places:
         return ""
-    return f"none of {count} examples looked at has a caption that can be used ({first})"
+    return f"none of {len(places)} examples looked at has a caption that can be used ({first})"

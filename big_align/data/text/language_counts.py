@@ -1,18 +1,12 @@
 """Counts how many captions of a source are in which language."""
 
 import collections
-import concurrent.futures
-import functools
-
-import numpy as np
 
 from big_align.data import boundary, examples
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.errors import UserError
 
 LOOKED_AT = 16_384
-THREADS = 32  # reads wait for storage, not for the processor
-CHUNK = 64
 
 
 def count_languages(source: examples.Source, most: int = LOOKED_AT) -> collections.Counter:
@@ -55,31 +49,12 @@ def count_mixed_languages(source: examples.Source) -> collections.Counter:
 
 def _count(source: examples.Source, most: int) -> tuple[collections.Counter, int]:
     """Returns captions by language, and how many examples have several languages."""
-    offsets = ShardOffsets(source.shard_sizes)
-    count = min(offsets.count, most)
-    shards, indexes = offsets.locate(np.arange(count) * offsets.count // max(count, 1))
-    places = list(zip(shards.tolist(), indexes.tolist(), strict=True))
-    chunks = [places[first : first + CHUNK] for first in range(0, count, CHUNK)]
     counts: collections.Counter = collections.Counter()
     mixed = 0
-    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
-        for found, several in pool.map(functools.partial(_count_places, source), chunks):
+    places = ShardOffsets(source.shard_sizes).spread(most)
+    for _, texts in boundary.read_many_texts(source, places):
+        if not isinstance(texts, examples.BrokenExample):
+            found = list(filter(None, map(examples.language_of, texts[0])))
             counts.update(found)
-            mixed += several
-    return counts, mixed
-
-
-def _count_places(
-    source: examples.Source, places: list[tuple[int, int]]
-) -> tuple[collections.Counter, int]:
-    counts: collections.Counter = collections.Counter()
-    mixed = 0
-    for place in places:
-        try:
-            captions, _ = boundary.read_texts(source, *place)
-        except examples.BrokenExample:
-            continue
-        found = [language for language in map(examples.language_of, captions) if language]
-        counts.update(found)
-        mixed += len(set(found)) > 1
+            mixed += len(set(found)) > 1
     return counts, mixed

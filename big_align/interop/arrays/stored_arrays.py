@@ -171,34 +171,23 @@ def recognize(file: BinaryFile) -> str:
     return next(known, f"of an unknown kind (it begins with {start[:8]!r})")
 
 
-def parse_json(text: bytes, where: str) -> dict[str, Any]:
-    """Parses a JSON object.
+def parse_json(text: bytes, where: str, kind: type = dict) -> Any:
+    """Parses a JSON object, or a list.
 
     Args:
       text: UTF-8.
       where: what it is, for messages.
+      kind: dict or list.
 
     Raises:
-      WeightFileError: it is not a JSON object, or none that `data.json_texts` takes.
+      WeightFileError: it is no such thing, or none that `data.json_texts` takes.
     """
-    parsed = _parse(text, where)
-    if not isinstance(parsed, dict):
-        raise WeightFileError(f"{where} is not a JSON object")
-    return parsed
-
-
-def parse_json_list(text: bytes, where: str) -> list[Any]:
-    """Parses a JSON list; arguments and errors are those of `parse_json`."""
-    parsed = _parse(text, where)
-    if not isinstance(parsed, list):
-        raise WeightFileError(f"{where} is not a JSON list")
-    return parsed
-
-
-def _parse(text: bytes, where: str) -> Any:
     try:
-        return parse_any_json(decode(text), BYTES_OF_A_VALUE)
+        parsed = parse_any_json(decode(text), BYTES_OF_A_VALUE)
     except NotJson as error:
         raise WeightFileError(f"{where} {error}") from error
     except ValueError as error:
         raise WeightFileError(f"{where} is not JSON: it {error}") from error
+    if not isinstance(parsed, kind):
+        raise WeightFileError(f"{where} is not a JSON {'object' if kind is dict else 'list'}")
+    return parsed

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from big_align.components.tables import TOKENIZERS
+from big_align.configuration.config_files import make_tuples
 from big_align.data.files import exists, files_of
 from big_align.data.package_files import locate
 from big_align.disk.regular_files import read_regular
@@ -50,7 +51,9 @@ def read(path: pathlib.Path) -> Pretrained:
         listed.
       WeightFileError: a file is damaged.
     """
-    config = read_config(path / "config.json", FIELDS)
+    config = make_tuples(read_json(path / "config.json"))
+    if missing := [field for field in FIELDS if field not in config]:
+        raise WeightFileError(f"{path}/config.json lacks {', '.join(missing)}")
     node, tokenizer = config["model"], _find_vocabularies(path, config)
     with open_weights(path) as weights:
         architecture.check_sizes(node, config["image_size"], weights.arrays, str(path))
@@ -140,18 +143,6 @@ def _find_vocabularies(path: pathlib.Path, config: Mapping[str, Any]) -> dict[st
     return tokenizer
 
 
-def read_config(path: pathlib.Path, fields: tuple[str, ...]) -> dict[str, Any]:
-    """Reads a `config.json` of ours, with tuples in place of JSON's lists, as in configs.
-
-    Raises:
-      WeightFileError: it is not JSON, or lacks some fields.
-    """
-    config = _tuples(read_json(path))
-    if missing := [field for field in fields if field not in config]:
-        raise WeightFileError(f"{path} lacks {', '.join(missing)}; it is not as it was written")
-    return config
-
-
 def write(pretrained: Pretrained) -> dict[str, Any]:
     """Makes the files of a folder of ours, by name.
 
@@ -197,10 +188,3 @@ def _digest(content: bytes) -> str:
 def _vocabularies_of(tokenizer: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Returns the arguments of a tokenizer that name files."""
     return VOCABULARIES.get(tokenizer["name"], ()) if tokenizer else ()
-
-
-def _tuples(node: Any) -> Any:
-    """Turns the lists of JSON into the tuples that configs have."""
-    if isinstance(node, dict):
-        return {k: _tuples(v) for k, v in node.items()}
-    return tuple(map(_tuples, node)) if isinstance(node, list) else node

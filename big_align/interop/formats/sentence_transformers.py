@@ -8,7 +8,7 @@ import numpy as np
 
 from big_align.disk.regular_files import read_regular
 from big_align.errors import WeightFileError, WeightsMismatch
-from big_align.interop.arrays.stored_arrays import parse_json_list
+from big_align.interop.arrays.stored_arrays import parse_json
 from big_align.interop.formats.text_files import read_json
 
 MODULES, SETTINGS = "modules.json", "sentence_bert_config.json"
@@ -42,7 +42,7 @@ def read_pool(path: pathlib.Path, has_choice: bool = True) -> str | None:
     if not (path / MODULES).is_file():
         return None
     kinds = {}
-    for module in parse_json_list(read_regular(path / MODULES), f"{path}/{MODULES}"):
+    for module in parse_json(read_regular(path / MODULES), f"{path}/{MODULES}", list):
         if not isinstance(module, Mapping) or not {"type", "path"} <= module.keys():
             raise WeightFileError(f"{path}/{MODULES}: {module!r} is no module with type and path")
         kinds[str(module["type"]).split(".")[-1]] = str(module["path"])

@@ -1,26 +1,24 @@
 """EfficientNet: names in transformers, timm (`tf_efficientnet_*`) and efficientnet_pytorch."""
 
-from big_align.interop.tables.mapping import Rule
+from big_align.interop.tables.mapping import Rule, prefix_table
 
 EFFICIENTNET = [
     Rule("stem_conv", "embeddings.convolution", "conv"),
     Rule("stem_norm", "embeddings.batchnorm", "batch norm"),
-    Rule("block_{n}/expand_conv", "encoder.blocks.{n}.expansion.expand_conv", "pointwise"),
-    Rule("block_{n}/expand_norm", "encoder.blocks.{n}.expansion.expand_bn", "batch norm"),
-    Rule(
-        "block_{n}/depthwise_kernel",
-        "encoder.blocks.{n}.depthwise_conv.depthwise_conv",
-        "depthwise",
+    *prefix_table(
+        [
+            Rule("expand_conv", "expansion.expand_conv", "pointwise"),
+            Rule("expand_norm", "expansion.expand_bn", "batch norm"),
+            Rule("depthwise_kernel", "depthwise_conv.depthwise_conv", "depthwise"),
+            Rule("depthwise_norm", "depthwise_conv.depthwise_norm", "batch norm"),
+            Rule("squeeze_conv", "squeeze_excite.reduce", "biased pointwise"),
+            Rule("excite_conv", "squeeze_excite.expand", "biased pointwise"),
+            Rule("project_conv", "projection.project_conv", "pointwise"),
+            Rule("project_norm", "projection.project_bn", "batch norm"),
+        ],
+        "block_{n}/",
+        "encoder.blocks.{n}.",
     ),
-    Rule(
-        "block_{n}/depthwise_norm",
-        "encoder.blocks.{n}.depthwise_conv.depthwise_norm",
-        "batch norm",
-    ),
-    Rule("block_{n}/squeeze_conv", "encoder.blocks.{n}.squeeze_excite.reduce", "biased pointwise"),
-    Rule("block_{n}/excite_conv", "encoder.blocks.{n}.squeeze_excite.expand", "biased pointwise"),
-    Rule("block_{n}/project_conv", "encoder.blocks.{n}.projection.project_conv", "pointwise"),
-    Rule("block_{n}/project_norm", "encoder.blocks.{n}.projection.project_bn", "batch norm"),
     Rule("head_conv", "encoder.top_conv", "pointwise"),
     Rule("head_norm", "encoder.top_bn", "batch norm"),
 ]

@@ -75,7 +75,6 @@ KINDS = {  # for each array: our leaf, their leaf, and what reorders it
         ("kernel", "in_proj_weight", "transpose"),
         ("bias", "in_proj_bias", "same"),
     ),
-    "fused weight": (("kernel", "weight", "transpose"), BIAS),
     "embedding": (("embedding", "weight", "same"),),
     "conv": (("kernel", "weight", "convolution"),),
     "depthwise": (("", "weight", "convolution"),),
@@ -113,6 +112,33 @@ class Entry(NamedTuple):
     ours: tuple[str, ...]
     theirs: str
     reorder: str
+
+
+def list_block(
+    at: str,
+    norms: Sequence[str],
+    heads: Sequence[str],
+    layers: Sequence[str],
+    kind: str = "linear",
+) -> list[Rule]:
+    """Returns the rules of the blocks of a transformer.
+
+    Args:
+      at: what the names of a block begin with there, as in "encoder.layer.{n}.".
+      norms: the names of the norms of attention and MLP.
+      heads: those of the layers for query, key and value, or of one that has all three.
+      layers: those of the output of attention, and of both layers of the MLP.
+      kind: the kind of the layers for query, key and value.
+    """
+    inputs = ("query", "key", "value") if len(heads) == 3 else ("(query,key,value)",)
+    ours = {"attention_norm": "norm", "mlp_norm": "norm"}
+    ours |= {f"attention/{name}": kind for name in inputs}
+    ours |= dict.fromkeys(("attention/out", "mlp/up", "mlp/down"), "linear")
+    theirs = (*norms, *heads, *layers)
+    return [
+        Rule(f"block_{{n}}/{name}", at + there, of)
+        for (name, of), there in zip(ours.items(), theirs, strict=True)
+    ]
 
 
 def prefix_table(table: Sequence[Rule], ours: str, theirs: str) -> list[Rule]:

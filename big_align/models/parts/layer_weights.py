@@ -14,8 +14,9 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from big_align import sharding
 from big_align.devices import traced
+from big_align.parallel.logical_axes import partition
+from big_align.parallel.meshes import BATCH_AXES, batch_sharding, replicated
 
 
 class _Weights(NamedTuple):
@@ -65,12 +66,12 @@ def apply_weights(
     if place is None or place.mesh.size == 1:
         return _apply_whole(function, x, weights, dtype)
     mesh, sum_dtype = place
-    specs = tuple(sharding.partition(names, weight.shape, mesh) for weight in weights)
+    specs = tuple(partition(names, weight.shape, mesh) for weight in weights)
     if not any(map(any, specs)) and dtype == sum_dtype:
         return _apply_whole(function, x, weights, dtype)
     if len(x) % mesh.size:  # not rows of the batch: every device has all of them
         whole = tuple(jnp.asarray(weight, dtype) for weight in weights)
-        return function(x, *jax.lax.with_sharding_constraint(whole, sharding.replicated(mesh)))
+        return function(x, *jax.lax.with_sharding_constraint(whole, replicated(mesh)))
     return _apply(function, _Weights(mesh, specs, dtype, sum_dtype), x, weights)
 
 
@@ -86,7 +87,7 @@ def _apply_gathered(function: Callable, how: _Weights, x: Array, weights: tuple)
         lambda pieces: _collect(pieces, how),
         mesh=how.mesh,
         in_specs=(how.specs,),
-        out_specs=sharding.replicated(how.mesh).spec,
+        out_specs=replicated(how.mesh).spec,
         check_vma=False,
     )
     return function(x, *collect(weights))
@@ -117,7 +118,7 @@ def _apply_backward(function: Callable, how: _Weights, residuals: tuple, cotange
         each = zip(scattered, pieces, strict=True)
         return x_grad, tuple(grad.astype(piece.dtype) for grad, piece in each)
 
-    rows = sharding.batch_sharding(how.mesh).spec
+    rows = batch_sharding(how.mesh).spec
     pull_back = jax.shard_map(
         on_device,
         mesh=how.mesh,
@@ -146,7 +147,7 @@ def _collect(pieces: tuple, how: _Weights) -> tuple:
 
 def _sum_scattered(grad: Array, spec: Any, how: _Weights) -> Array:
     """Sums a gradient over all devices, each of which keeps its piece."""
-    grad, left = grad.astype(how.sum_dtype), list(sharding.BATCH_AXES)
+    grad, left = grad.astype(how.sum_dtype), list(BATCH_AXES)
     for axis, name in enumerate(spec):
         if name is not None:
             grad = jax.lax.psum_scatter(grad, name, scatter_dimension=axis, tiled=True)

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from big_align import sharding
 from big_align.devices import rematerialization, traced
 from big_align.kernels import triton_norm
+from big_align.parallel.shards import map_rows
 
 
 def keep_input(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -137,7 +137,7 @@ def _on_devices(settings: Settings, function: Callable, whole: tuple, rows: tupl
     """Calls a function of weights and rows on every device, for its part of the rows."""
     if settings.mesh is None:
         return function(*whole, *rows)
-    return sharding.map_rows(lambda w, r: function(*w, *r), whole, rows, settings.mesh)
+    return map_rows(lambda w, r: function(*w, *r), whole, rows, settings.mesh)
 
 
 def _find_statistics(epsilon: float, x: Array) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:

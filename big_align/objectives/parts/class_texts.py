@@ -14,11 +14,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
 
-from big_align import sharding
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.devices.rematerialization import remat_body
+from big_align.parallel.shards import map_rows
 
 Ids = tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]
 
@@ -102,4 +102,4 @@ class ClassTexts:
             ztxt = jax.lax.map(encode_chunk, (cut(text), cut(text_mask), keys))
             return ztxt.reshape(-1, ztxt.shape[-1])
 
-        return sharding.map_rows(encode_rows, params, (self.text, self.text_mask, keys), self.mesh)
+        return map_rows(encode_rows, params, (self.text, self.text_mask, keys), self.mesh)

@@ -15,11 +15,11 @@ from big_align.benchmarks.judged.layouts import open_judged
 from big_align.benchmarks.judged.scores import bootstrap_correlation
 from big_align.benchmarks.measuring.evaluator import NamedBenchmark
 from big_align.benchmarks.measuring.judged_tasks import list_judged_numbers
-from big_align.clusters.embed_source import make_encoder
 from big_align.components.signatures import make_named
 from big_align.components.tables import TOKENIZERS
 from big_align.evaluators.embedder import Embedder
 from big_align.inference import loaded_model
+from big_align.runs.embed_source import make_encoder
 from tests.benchmarks.judged import small_judgments
 from tests.benchmarks.measuring import small
 

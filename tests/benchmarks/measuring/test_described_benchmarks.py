@@ -11,12 +11,12 @@ from big_align.benchmarks import catalog
 from big_align.benchmarks.measuring.evaluator import NamedBenchmark
 from big_align.benchmarks.opening import open_split
 from big_align.configuration.class_templates import find_trained
+from big_align.configuration.defaults import complete_config
 from big_align.data.derived.relabeled_source import RelabeledSource
 from big_align.evaluators.few_shot import FewShot
 from big_align.evaluators.text_tuning import FewShotText
 from big_align.evaluators.zero_shot import ZeroShot
 from big_align.runs import train
-from big_align.runs.defaults import complete_config
 from big_align.training.logs.evaluations import read_evaluations
 from tests.benchmarks.measuring import small
 from tests.benchmarks.measuring.test_runner import make_embedder

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from big_align.benchmarks.measuring.pieces import Pieces, fingerprint_images
+from big_align.data.derived.source_pieces import Pieces, fingerprint_images
 from big_align.data.sources.array_source import ArraySource
 from tests.data.samples import make_array
 

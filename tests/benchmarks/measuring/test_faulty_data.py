@@ -2,7 +2,7 @@
 
 import pytest
 
-from big_align.benchmarks.measuring import pieces
+from big_align.data.derived import source_pieces
 from big_align.distributed import agreement
 from tests.benchmarks.measuring import small
 from tests.data.samples import write_tar
@@ -13,12 +13,12 @@ def model(tmp_path_factory):
     return small.save_model(tmp_path_factory.mktemp("models") / "model")
 
 
-@pytest.mark.parametrize("samples", [pieces.SAMPLES, 1])
+@pytest.mark.parametrize("samples", [source_pieces.SAMPLES, 1])
 def test_a_data_set_with_a_wrong_label_is_a_line_and_the_others_go_on(
     model, tmp_path, capsys, monkeypatch, samples
 ):
     """Whether it is met when images are told apart, or when labels are."""
-    monkeypatch.setattr(pieces, "SAMPLES", samples)
+    monkeypatch.setattr(source_pieces, "SAMPLES", samples)
     small.write_cifar(tmp_path, test=10)
     members = small.list_members([0, 1, 12], 5)
     write_tar(tmp_path / "cifar10" / "test-00000.tar", members)

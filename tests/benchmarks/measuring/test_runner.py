@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 from big_align.benchmarks import catalog
-from big_align.benchmarks.measuring import pieces
 from big_align.benchmarks.measuring.evaluator import NamedBenchmark
 from big_align.benchmarks.measuring.measurer import Measurer
 from big_align.benchmarks.measuring.page import write_page
 from big_align.benchmarks.measuring.results import ResultFiles
 from big_align.benchmarks.opening import open_split
-from big_align.clusters import embed_source
 from big_align.components.signatures import make_named
 from big_align.components.tables import TOKENIZERS
+from big_align.data.derived import source_pieces
 from big_align.data.precomputed import shard_files
 from big_align.errors import BrokenDataError, UserError
 from big_align.evaluators.embedder import Embedder
@@ -29,6 +28,7 @@ from big_align.evaluators.linear_probe import LinearProbe
 from big_align.evaluators.retrieval import Retrieval
 from big_align.evaluators.zero_shot import ZeroShot
 from big_align.inference import loaded_model
+from big_align.runs import embed_source
 from tests.benchmarks.measuring import small
 from tests.data.samples import write_tar
 
@@ -185,7 +185,7 @@ def test_a_run_that_was_killed_ends_in_the_same_file(model, data, output, tmp_pa
 def test_what_is_embedded_is_kept_when_embedding_is_killed(
     model, data, tmp_path, monkeypatch, counted
 ):
-    monkeypatch.setattr(pieces, "PIECE", 16)
+    monkeypatch.setattr(source_pieces, "PIECE", 16)
     inner, written = shard_files.write_shard, []
 
     def write(*arguments):

@@ -4,9 +4,9 @@ import pytest
 
 from big_align.benchmarks.measuring.trained_on import TrainedExamples
 from big_align.configuration.config_files import CONFIG_JSON
+from big_align.configuration.defaults import complete_config
 from big_align.data.sources.tar_source import TarSource
 from big_align.runs import train
-from big_align.runs.defaults import complete_config
 from big_align.training.logs.evaluations import read_evaluations
 from tests import tiny_config
 from tests.benchmarks.measuring import small

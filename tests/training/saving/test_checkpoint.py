@@ -11,8 +11,8 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import struct
 
-from big_align import sharding
 from big_align.errors import CheckpointMismatch
+from big_align.parallel.meshes import replicated
 from big_align.training.optimizers import make_optimizer
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.saving.handlers import SMALLEST_SLICE
@@ -61,7 +61,7 @@ def test_devices_share_the_writing_of_large_arrays_alone(tmp_path):
     mesh = tiny.make_mesh(8)
     large = jnp.arange(8 * SMALLEST_SLICE // 4, dtype=jnp.float32).reshape(8, -1)
     arrays = {"large": large, "below": large[:, :-1], "bias": large[0, :8]}
-    state = jax.device_put(Counted(jnp.int32(3), arrays), sharding.replicated(mesh))
+    state = jax.device_put(Counted(jnp.int32(3), arrays), replicated(mesh))
     checkpointer = Checkpointer(str(tmp_path))
     checkpointer.save(state, RECORD)
     checkpointer.close()

@@ -1,10 +1,12 @@
 """The loader as a `tf.data.Dataset`, for trainers that take one."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from big_align.data import tensorflow_on_cpu
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.tf_data.facts import DatasetFacts, attach_facts
+from big_align.data.workers.batch_memory import HostBatch
 
 
 def as_dataset(loader: TrainLoader, start_step: int = 0) -> Any:
@@ -22,14 +24,22 @@ def as_dataset(loader: TrainLoader, start_step: int = 0) -> Any:
         name: tf.TensorSpec(array.shape, tf.as_dtype(array.dtype))
         for name, array in loader.batch(start_step).items()
     }
-    dataset = tf.data.Dataset.from_generator(
-        lambda: loader.iterate(start_step), output_signature=signature
-    )
+    raised: list[Exception] = []
+
+    def iterate() -> Iterator[HostBatch]:
+        try:
+            yield from loader.iterate(start_step)
+        except Exception as error:  # TensorFlow passes on only its text
+            raised.append(error)
+            raise
+
+    dataset = tf.data.Dataset.from_generator(iterate, output_signature=signature)
     facts = DatasetFacts(
         num_examples=loader.num_examples,
         sizes=loader.sizes,
         shards=loader.shards,
         epochs=loader.epochs,
         broken=lambda: loader.broken,
+        error=lambda: next(iter(raised), None),
     )
     return attach_facts(dataset, facts)

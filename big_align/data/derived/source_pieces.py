@@ -1,13 +1,12 @@
 """A source cut into short pieces, and a fingerprint of its images."""
 
 import hashlib
-from concurrent import futures
-from typing import Any
 
 import numpy as np
 
 from big_align.data import boundary
-from big_align.data.examples import BrokenExample, Example, Source
+from big_align.data.derived.derived_source import DerivedSource
+from big_align.data.examples import BrokenExample, Source
 from big_align.data.shard_offsets import ShardOffsets
 
 PIECE = 2048
@@ -16,10 +15,9 @@ SAMPLES = 256
 """Number of images that identify a source."""
 TEXTS = 50_000
 """Number of examples whose captions and labels do."""
-THREADS = 16
 
 
-class Pieces:
+class Pieces(DerivedSource):
     """The examples of a source in order, in shards of equal length.
 
     Data sets have one shard or thousands. In pieces, each of them can be resumed where it was
@@ -31,35 +29,22 @@ class Pieces:
     """
 
     def __init__(self, source: Source, size: int | None = None):
-        size = size or PIECE
-        self._source, self._size = source, size
+        super().__init__([source])
+        self._size = size = size or PIECE
         self._offsets = ShardOffsets(source.shard_sizes)
         starts = np.arange(0, self._offsets.count, size)
-        self.class_names = source.class_names
         self.shard_sizes = np.minimum(size, self._offsets.count - starts)
         self.broken = np.zeros(len(starts), np.int64)
         if len(starts):
             self.broken[-1] = source.broken.sum()
-
-    def read(self, shard: int, index: int) -> Example:
-        """Reads an example; raises BrokenExample."""
-        return self._source.read(*self._place(shard, index))
-
-    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Reads captions and labels; raises BrokenExample."""
-        return self._source.read_text(*self._place(shard, index))
-
-    def name(self, shard: int, index: int) -> str:
-        """Returns the source's name of an example."""
-        return self._source.name(*self._place(shard, index))
 
     def shard_name(self, shard: int) -> str:
         """Returns a name of a piece made from its examples."""
         first = shard * self._size
         return f"examples {first} to {first + int(self.shard_sizes[shard]) - 1}"
 
-    def _place(self, shard: int, index: int) -> tuple[int, int]:
-        return self._offsets.locate_one(shard * self._size + index)
+    def _find(self, shard: int, index: int) -> tuple[Source, int, int]:
+        return self._sources[0], *self._offsets.locate_one(shard * self._size + index)
 
 
 def fingerprint_images(source: Source) -> str:
@@ -70,32 +55,22 @@ def fingerprint_images(source: Source) -> str:
     """
     offsets = ShardOffsets(source.shard_sizes)
     digest = hashlib.sha256(str(offsets.count).encode())
-    last = offsets.count - 1
-    for number in np.unique(np.linspace(0, last, min(SAMPLES, offsets.count)).astype(np.int64)):
-        digest.update(digest_image(source, *offsets.locate_one(int(number))))
+    for place in offsets.spread_to_end(SAMPLES):
+        digest.update(digest_image(source, *place))
     return digest.hexdigest()[:20]
 
 
 def digest_texts(source: Source) -> str:
     """Returns a digest of the captions and labels of examples, in order.
 
-    Numbers depend on them, and they may be corrected while the images stay. They are read by
-    threads, for the sake of buckets; of more than `TEXTS` examples, as many, evenly spaced.
+    Numbers depend on them, and they may be corrected while the images stay. Of more than `TEXTS`
+    examples, as many are read, evenly spaced.
     """
     offsets = ShardOffsets(source.shard_sizes)
-    count = min(TEXTS, offsets.count)
-    numbers = np.unique(np.linspace(0, offsets.count - 1, count).astype(np.int64)).tolist()
-
-    def read(number: int) -> Any:
-        try:
-            return boundary.read_texts(source, *offsets.locate_one(number))
-        except BrokenExample:
-            return None
-
     digest = hashlib.sha256(str(offsets.count).encode())
-    with futures.ThreadPoolExecutor(THREADS) as threads:
-        for told in threads.map(read, numbers):
-            digest.update(repr(told).encode(errors="backslashreplace"))
+    for _, told in boundary.read_many_texts(source, offsets.spread_to_end(TEXTS)):
+        told = None if isinstance(told, BrokenExample) else told
+        digest.update(repr(told).encode(errors="backslashreplace"))
     return digest.hexdigest()[:16]
 
 

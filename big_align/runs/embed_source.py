@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float
 from tqdm import tqdm
 
-from big_align import sharding
 from big_align.components.transforms import check_repeatable, shape_of_image
 from big_align.data.examples import Example, Source
 from big_align.data.loading.evaluation_loader import EvalLoader
@@ -25,6 +24,7 @@ from big_align.evaluators.embedder import Embedder
 from big_align.interop.formats.pretrained import Pretrained
 from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.align import Align
+from big_align.parallel.meshes import make_mesh, replicated
 from big_align.progress import make_bar
 
 VERBS = {
@@ -93,7 +93,7 @@ def make_encoder(
     if transform is None and seen is None:
         raise UserError("the model does not say how its images are preprocessed: give --transform")
     transform = transform or seen.transform
-    mesh = sharding.make_mesh(devices=jax.local_devices())
+    mesh = make_mesh(devices=jax.local_devices())
     model, variables = pretrained.model, dict(pretrained.variables)
     if pretrained.kind == "image":
         colors = {"image_mean": seen.mean, "image_std": seen.std} if seen else {}
@@ -134,7 +134,7 @@ def _place(objective: Align, mesh: Mesh, batch_size: int, params: Any, state: An
         embedder = Embedder(objective, mesh, batch_size)
     except ValueError as error:
         raise UserError(f"--{error}") from error
-    return embedder.use(*jax.device_put((params, state), sharding.replicated(mesh)))
+    return embedder.use(*jax.device_put((params, state), replicated(mesh)))
 
 
 def digest_weights(flat: Mapping[str, np.ndarray]) -> str:

@@ -1,0 +1,59 @@
+"""The mesh, whose two axes are `data` and `fsdp`, and what is placed on it whole or by rows.
+
+The order of its devices follows the interconnect: `fsdp`, over which most bytes move, stays within
+a TPU slice or a GPU node; `data` goes across slices and nodes. Rows are split over both.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from big_align.devices.device_order import arrange_devices
+
+BATCH_AXES = ("data", "fsdp")
+
+
+def make_mesh(
+    fsdp: int = 1,
+    devices: Sequence[Any] | None = None,
+    shape: tuple[int, int] | None = None,
+) -> Mesh:
+    """Makes the (data, fsdp) mesh over all devices, in an order that suits the machine.
+
+    Args:
+      fsdp: number of devices that each parameter is split over; divides the number of devices.
+      devices: the devices to use, or descriptions of them; all of them by default.
+      shape: sizes of both axes; `fsdp` is then 1 or the second of them.
+
+    Raises:
+      ValueError: the sizes do not multiply to the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    count = len(devices)
+    if shape is not None and (len(shape) != 2 or min(shape) < 1 or math.prod(shape) != count):
+        sizes = f"mesh.shape = {tuple(shape)} are not two sizes, of data and of fsdp, whose product"
+        raise ValueError(f"{sizes} is the number of devices, {count}")
+    if shape is not None and fsdp not in (1, shape[1]):
+        raise ValueError(f"mesh.fsdp = {fsdp} is not that of mesh.shape = {tuple(shape)}: set one")
+    fsdp = fsdp if shape is None else shape[1]
+    if fsdp < 1 or count % fsdp:
+        raise ValueError(f"mesh.fsdp = {fsdp} does not divide the number of devices, {count}")
+    return Mesh(arrange_devices(devices, fsdp), BATCH_AXES, axis_types=(AxisType.Auto,) * 2)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Returns the placement of an array that every device holds whole."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns the placement of rows that are split over all devices, such as the global batch."""
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+
+
+def microbatch_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns the placement of an array [microbatches, rows, ...] split over its rows."""
+    return NamedSharding(mesh, PartitionSpec(None, BATCH_AXES))

@@ -1,0 +1,146 @@
+"""Work on rows that are split over devices, and what these devices tell each other."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, PartitionSpec
+from jaxtyping import Array, Int
+
+from big_align.devices.traced import weights_on
+from big_align.parallel.meshes import batch_sharding
+
+
+@dataclasses.dataclass(frozen=True)
+class Shards:
+    """The devices that share the rows of arrays, and the communication between them.
+
+    Attributes:
+      mesh: the devices; None for a single one, which has all rows.
+      axes: the axes of the mesh over which rows are split; along the others, rows are repeated.
+
+    Raises:
+      ValueError: the mesh has no such axis.
+    """
+
+    mesh: Mesh | None
+    axes: Sequence[str]
+
+    def __post_init__(self) -> None:
+        axes = (self.axes,) if isinstance(self.axes, str) else tuple(self.axes)
+        object.__setattr__(self, "axes", axes)
+        known = self.mesh.axis_names if self.mesh else ()
+        if unknown := set(self.axes) - set(known):
+            raise ValueError(f"the mesh has no axis {sorted(unknown)[0]!r}; it has {list(known)}")
+
+    @classmethod
+    def over(cls, mesh: "Mesh | Shards | None") -> "Shards":
+        """Splits rows over all axes of a mesh; returns a `Shards` given instead unchanged."""
+        if isinstance(mesh, Shards):
+            return mesh
+        return cls(mesh, tuple(mesh.axis_names) if mesh else ())
+
+    @property
+    def size(self) -> int:
+        """Number of devices with different rows."""
+        return math.prod(self.mesh.shape[axis] for axis in self.axes) if self.mesh else 1
+
+    def run(self, function: Callable[[Any, Any], Any], split: Any, whole: Any) -> Any:
+        """Runs a function on every device; nothing moves except what the function sends.
+
+        It is differentiable if the function returns nothing whole.
+
+        Args:
+          function: from (split, whole) to (split, whole), the latter equal on every device.
+          split: arrays whose leading axis is split over the devices.
+          whole: arrays that every device sees in full.
+
+        Returns:
+          What the function returns, with its first part laid out like `split`.
+        """
+        if self.mesh is None:
+            return function(split, whole)
+        # Whatever the types of the mesh's axes are: inside, every axis is manual.
+        types = (AxisType.Auto,) * len(self.mesh.axis_names)
+        mesh = Mesh(self.mesh.devices, self.mesh.axis_names, axis_types=types)
+        specs = PartitionSpec(self.axes), PartitionSpec()
+        run = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
+        return run(split, whole)
+
+    def index(self) -> Int[Array, ""]:
+        """Returns the number of this device."""
+        return jax.lax.axis_index(self.axes) if self.axes else jnp.int32(0)
+
+    def gather(self, x: Any) -> Any:
+        """Returns the rows of all devices."""
+        return jax.lax.all_gather(x, self.axes, tiled=True) if self.axes else x
+
+    def sum(self, x: Array) -> Array:
+        """Returns the sum over devices."""
+        return jax.lax.psum(x, self.axes) if self.axes else x
+
+    def max(self, x: Array) -> Array:
+        """Returns the maximum over devices."""
+        return jax.lax.pmax(x, self.axes) if self.axes else x
+
+    def scatter_sum(self, x: Array) -> Array:
+        """Returns this device's rows of the sum over devices."""
+        return jax.lax.psum_scatter(x, self.axes, tiled=True) if self.axes else x
+
+
+def locate_rows(
+    rows: Int[Array, "..."], first: Int[Array, ""] | int, size: int
+) -> Int[Array, "..."]:
+    """Returns the positions of rows of a whole in its part of `size` rows starting at `first`.
+
+    Args:
+      rows: the numbers of the rows in the whole.
+      first: number of the part's first row; on device i of equal shards it is i * `size`.
+      size: rows of the part.
+
+    Returns:
+      Positions in [0, `size`), or `size` for rows outside the part.
+    """
+    inside = (rows >= first) & (rows < first + size)
+    return jnp.where(inside, rows - first, size)
+
+
+def map_rows(function: Callable[[Any, Any], Any], whole: Any, rows: Any, mesh: Mesh) -> Any:
+    """Runs a function on every device, on its part of the rows, inside a compiled function.
+
+    Nothing moves between devices except the gradient of `whole`, which is summed over them once.
+
+    Args:
+      function: takes `whole` and the rows of one device; returns rows.
+      whole: arrays that every device sees in full.
+      rows: arrays whose leading axis is a multiple of the number of devices.
+      mesh: the devices.
+
+    Returns:
+      The rows of all devices, in the order of `rows`.
+    """
+
+    def run(rows: Any, whole: Any) -> tuple[Any, tuple]:
+        return function(whole, rows), ()
+
+    with weights_on(None):
+        return Shards.over(mesh).run(run, rows, whole)[0]
+
+
+def concatenate_rows(arrays: Sequence[Array], mesh: Mesh) -> Array:
+    """Concatenates arrays along their rows on each device, so that no row moves between devices.
+
+    Args:
+      arrays: their leading axes are multiples of the number of devices.
+      mesh: the devices.
+
+    Returns:
+      The rows of the first device from all arrays in turn, then those of the second, and so on.
+    """
+    parts = [x.reshape(mesh.size, -1, *x.shape[1:]) for x in arrays]
+    both = jnp.concatenate(parts, axis=1)
+    both = jax.lax.with_sharding_constraint(both, batch_sharding(mesh))
+    return both.reshape(-1, *both.shape[2:])
