@@ -49,8 +49,10 @@ def _check(function: Callable) -> Callable:
             return function(*args, **kwargs)
         if checked is None:
             parts = [part for hint in function.__annotations__.values() for part in _parts(hint)]
-            if any(isinstance(part, str | ForwardRef) for part in parts):
-                checked = _jaxtyped(function, typechecker=beartype)  # which finds what they name
+            named = any(isinstance(part, str | ForwardRef) for part in parts)
+            if named or function.__closure__:
+                # It finds what is named, and what a closure holds does not wait for the collector.
+                checked = _jaxtyped(function, typechecker=beartype)
             elif any(inspect.isclass(part) and issubclass(part, AbstractArray) for part in parts):
                 checked = _jaxtyped(beartype(function), typechecker=None)
             else:

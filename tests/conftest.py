@@ -86,7 +86,7 @@ def released():
 def bounded_memory(released):
     """Compiled programs are kept until they take much: few are of use to the next file."""
     yield
-    if _resident_bytes() > released["bytes"] + 3e8:  # it takes a second
+    if _resident_bytes() > released["bytes"] + 2e8:  # it takes a second
         jax.clear_caches()
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)

@@ -120,6 +120,9 @@ def make_cases():
 
 
 CASES = make_cases()
+BLOCKWISE = [case for case in CASES if "block" in case]
+OTHERS = [pytest.param(case, marks=pytest.mark.slow) for case in CASES if "block" not in case]
+"""Plain formulas, which leave to JAX what the others decide: only slow tests try each of them."""
 
 
 @functools.cache
@@ -272,7 +275,7 @@ def test_scale_and_bias_may_be_python_numbers(case, meshed):
     np.testing.assert_allclose(grad, expected[1]["zimg"], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*BLOCKWISE, *OTHERS])
 def test_bfloat16_is_never_mixed_with_float32_silently(case):
     """Under strict promotion a program that forgets a conversion is an error."""
     wanted, loss, _ = CASES[case]
@@ -289,7 +292,7 @@ def test_bfloat16_is_never_mixed_with_float32_silently(case):
 
 
 @pytest.mark.parametrize("kind", [pytest.param("Auto", marks=pytest.mark.slow), "Explicit"])
-@pytest.mark.parametrize("case", [case for case in CASES if "sampled" not in case])
+@pytest.mark.parametrize("case", [*BLOCKWISE, *(x for x in OTHERS if "sampled" not in x.values)])
 def test_inside_a_shard_map_over_some_axes(case, kind):
     """Along the other axis of the mesh, the rows of a device are whole."""
     mesh = jax.make_mesh((2, 2), ("x", "y"), (AxisType[kind],) * 2, devices=jax.devices()[:4])

@@ -232,7 +232,10 @@ def check_parameters(workdir, source):
             np.testing.assert_allclose(array, source[name], rtol=0, atol=1e-25, err_msg=name)
 
 
-@pytest.mark.parametrize("name, stored", [("temperature", 0.02), ("log_scale", 3.912023)])
+@pytest.mark.parametrize(
+    "name, stored",
+    [("temperature", 0.02), pytest.param("log_scale", 3.912023, marks=pytest.mark.slow)],
+)
 def test_a_run_may_start_from_the_temperature_of_a_model(tmp_path, name, stored):
     save(tmp_path / "dual", make_dual(), temperature=0.02)
     save(tmp_path / "pairwise", make_dual(), temperature=0.02, bias=-9.5)

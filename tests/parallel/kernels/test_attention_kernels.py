@@ -95,7 +95,7 @@ def test_bfloat16_is_as_near_as_its_products(kernel, tokens):
     assert_like_the_formula(attend_with(kernel, mask, True), arrays, mask, True, 2e-2)
 
 
-@pytest.mark.parametrize("keys", [5, 40])
+@pytest.mark.parametrize("keys", [pytest.param(5, marks=SLOW), 40])
 @on((20, 200))
 def test_there_may_be_more_queries_than_keys_and_fewer(kernel, tokens, keys):
     arrays, mask = draw(tokens, 2, 32, keys=keys), make_mask(3, keys)

@@ -198,7 +198,7 @@ def test_swin_passes_the_way_on():
     assert lines_of(tower, jnp.ones((2, 32, 32, 3)), train=True) == [told]
 
 
-@pytest.mark.parametrize("way", ["pallas", "triton"])
+@pytest.mark.parametrize("way", ["pallas", pytest.param("triton", marks=pytest.mark.slow)])
 def test_dropout_is_the_same_draw_in_every_way_and_only_in_training(way):
     tower = Bert(**WORDS | {"attention": way}, dropout=0.5)
     variables = draw_variables(tower, *TEXT)
@@ -251,6 +251,7 @@ def test_the_first_keys_are_those_of_a_slice():
     np.testing.assert_allclose(some, attention.attend(q, k[:, :5], v[:, :5], None), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 def test_a_token_that_a_kernel_wants_changes_nothing(monkeypatch, positions):
     """Towers add it before their first block, and drop it after the last."""

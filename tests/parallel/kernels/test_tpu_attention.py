@@ -15,7 +15,7 @@ def attend_with(mask=None, causal=False, mesh=None):
     return lambda q, k, v: tpu_attention.attend_on_tpu(q, k, v, terms, mesh, interpret=True)
 
 
-@pytest.mark.parametrize("memory", [2**17, 2**19])
+@pytest.mark.parametrize("memory", [2**17, pytest.param(2**19, marks=pytest.mark.slow)])
 def test_parts_of_the_work_make_no_difference(monkeypatch, memory):
     """Queries in several parts and a rest, heads and examples in several programs."""
     arrays, mask = draw(37, 8, 64, batch=4), make_mask(4, 37)

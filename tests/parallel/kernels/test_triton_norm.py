@@ -67,7 +67,13 @@ def assert_equal(actual, desired, tolerance, scale=None):
 
 
 @pytest.mark.parametrize("module", [narrow.LayerNorm, narrow.Fork])
-@pytest.mark.parametrize("shape", [(3, 7, 96), (2, 300, 64), (1, 1, 128), (9, 70), (2100, 80)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *((3, 7, 96), (9, 70)),
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ((2, 300, 64), (1, 1, 128), (2100, 80))),
+    ],
+)
 def test_kernels_are_the_plain_normalization(emulated, module, shape):
     norm, arrays = module(1e-5, jnp.dtype("float32")), draw(shape)
     assert_equal(emulated(both_passes, norm, arrays), both_passes(norm, arrays), 2e-6)
@@ -97,6 +103,7 @@ def test_eight_devices_are_like_one(emulated):
     assert eight[0][1].sharding.is_equivalent_to(batch_sharding(mesh), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", ["none", "dots", "full"])
 def test_a_tower_is_the_same_with_kernels(emulated, remat):
     tower = ViT("b/16", width=64, depth=2, heads=2, mlp_dim=96, remat=remat, input_norm=True)
