@@ -9,11 +9,12 @@ def fingerprint(content: Any, digits: int = 64) -> str:
     """Returns the first hexadecimal digits of the SHA-256 of some content.
 
     Args:
-      content: bytes, a text, or what JSON can hold.
+      content: bytes, a text, which may have halves of surrogate pairs, or what JSON can hold.
       digits: how many digits.
     """
     if not isinstance(content, bytes):
-        content = (content if isinstance(content, str) else json.dumps(content)).encode()
+        text = content if isinstance(content, str) else json.dumps(content)
+        content = text.encode("utf-8", "surrogatepass")
     return hashlib.sha256(content).hexdigest()[:digits]
 
 
