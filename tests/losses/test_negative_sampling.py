@@ -125,7 +125,6 @@ def test_plain_formulas_equal_a_loop_over_images(name, negatives):
     assert_close((value, *grads), loop(name, *make_batch(), sampled, negatives)[0])
 
 
-@pytest.mark.slow
 def test_bfloat16_embeddings_on_eight_devices_equal_a_loop_over_images():
     zimg, centers, labels = make_batch()
     narrow = jnp.asarray(zimg, jnp.bfloat16)

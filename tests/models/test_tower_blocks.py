@@ -179,4 +179,3 @@ def test_auto_is_what_the_one_who_compiles_says():
         assert rematerialization.find_level("full") == "full"
         with rematerialization.left_out():
             assert rematerialization.find_level("auto") == "none"
-    assert [rematerialization.find_level(x) for x in (True, False)] == ["full", "none"]
