@@ -99,6 +99,10 @@ SHORT = (
     " --config.total_steps"
 )
 SHORT_TAGS = f"--config.objective.prior=0.5 {SHORT}=2"
+TAGS_ALONE = (
+    "--config.objective.prior=0.5 --config.schedule.warmup_steps=0 --config.log_every=1"
+    " --config.total_steps=2"
+)
 MADE = {
     # What a command before it on a page has made; here for when a test is run alone.
     "workdirs/quickstart": "python main.py --config=configs/quickstart.py",
@@ -154,7 +158,7 @@ STAND_INS = {
     " --source=$BIG_ALIGN_DATA/flickr8k/train-*.tar --source_argument=caption=json.captions"
     " --tokenizer_argument=vocabulary=$BIG_ALIGN_DATA/text/bert-base-uncased-vocab.txt"
     " --captions_used=1 --compounds=all --output=data/flickr8k_tags.json &&"
-    f" python main.py --config=configs/idea_flickr8k.py:mlr_bce {SHORT_TAGS}"
+    f" python main.py --config=configs/idea_flickr8k.py:mlr_bce {TAGS_ALONE}"
     " --workdir=workdirs/tags/idea_flickr8k-mlr_bce-2",
 }
 """What takes longer, or is not there, and the command that makes a small one in its place."""
