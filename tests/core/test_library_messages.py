@@ -46,11 +46,12 @@ def test_a_plugin_that_does_not_start_is_one_line_with_its_causes(tmp_path):
 
 
 FULL = """
-import asyncio, gc, jax, resource, signal, sys
+import asyncio, gc, jax, sys
 from flax import struct
 from big_align.core import library_messages
 from big_align.core.errors import NotSavedError
 from big_align.training.saving import checkpoint
+from tests.full_disk import limit_files
 if {shortened}:
     library_messages.shorten()
 
@@ -63,15 +64,14 @@ class State:
 
 checkpoint.PAUSE_SECONDS = 0
 saver = checkpoint.Checkpointer(sys.argv[1])
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))  # fails as a full disk does
 arrays = {{str(i): jax.numpy.arange(3000.0) + i for i in range(100)}}
-try:
-    saver.save(State(3, arrays), {{}}, last=True)
-except NotSavedError as error:
-    print(error)
-del saver
-gc.collect()
+with limit_files(4000):
+    try:
+        saver.save(State(3, arrays), {{}}, last=True)
+    except NotSavedError as error:
+        print(error)
+    del saver
+    gc.collect()
 
 
 async def fail():

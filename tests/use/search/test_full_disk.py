@@ -1,9 +1,5 @@
 """A disk that is full ends the building of an index with the name of what cannot be written."""
 
-import contextlib
-import resource
-import signal
-
 import numpy as np
 import pytest
 
@@ -12,22 +8,10 @@ from big_align.use.search.index_folder import CAPTIONS, IMAGES, add_up_generatio
 from big_align.use.search.metadata import empty_metadata
 from big_align.use.search.pending_rows import PendingRows
 from big_align.use.search.source_entries import IndexEntry
+from tests.full_disk import limit_files
 
 VALUES = np.random.default_rng(0).normal(size=(60, 64)).astype(np.float16)
 ENTRIES = [IndexEntry(str(n), str(n), "", n, "", [], None) for n in range(len(VALUES))]
-
-
-@contextlib.contextmanager
-def limit_files(size):
-    """Lets no file become larger, which fails as a full disk does."""
-    usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (usual, most))
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 @pytest.mark.parametrize(("size", "ending"), [(1000, "vectors"), (len(VALUES) * 128, "rows")])
