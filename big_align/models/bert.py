@@ -21,23 +21,12 @@ PADDING_POSITION = 1
 
 
 class BertBlock(nn.Module):
-    """Transformer block with normalization after the residual sums.
-
-    Args:
-      heads: number of attention heads.
-      mlp_dim: hidden width of the perceptron.
-      activation: a name in `narrow.ACTIVATIONS`.
-      dropout: rate on attention weights and at the end of each branch.
-      layer_norm_eps: added to the variance.
-      dtype: name of the type of the computation.
-      way: how attention is computed, a name in `attention_ways.WAYS`.
-      keys: number of the first tokens that are attended to, without a mask; None for all.
-    """
+    """Transformer block with normalization after the residual sums."""
 
     heads: int
     mlp_dim: int
     activation: str
-    dropout: float
+    dropout: float  # on attention weights and at the end of each branch
     layer_norm_eps: float
     dtype: str
     way: str = "auto"
@@ -84,19 +73,9 @@ class Bert(transformer.TextTransformer):
     def __call__(
         self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"], train: bool = False
     ) -> tuple[Float[Array, "b c"], Float[Array, "b l c"]]:
-        """Encodes texts.
+        """Encodes texts; the first token is [CLS], and padding does not affect the others.
 
-        Args:
-          text: token ids, the first being [CLS].
-          text_mask: True on real tokens; padding does not affect them.
-          train: whether dropout is on.
-
-        Returns:
-          The pooled features, and those of every token. For a text without any real token, they are
-          finite but meaningless.
-
-        Raises:
-          ValueError: a setting is unknown, or the text has more tokens than there are positions.
+        For a text without any real token, features are finite but meaningless.
         """
         layers.choose("pool", self.pool, {"cls": None, "mean": None})
         x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text, text_mask))

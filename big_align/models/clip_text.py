@@ -40,19 +40,10 @@ class ClipText(transformer.TextTransformer):
     def __call__(
         self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"], train: bool = False
     ) -> tuple[Float[Array, "b c"], Float[Array, "b l c"]]:
-        """Encodes texts.
+        """Encodes texts, the last real token being end-of-text; padding does not affect the others.
 
-        Args:
-          text: token ids, the last real one being end-of-text.
-          text_mask: True on real tokens; padding does not affect them.
-          train: whether dropout is on.
-
-        Returns:
-          The pooled features, and those of every token, after the final normalization. For a text
-          without any real token, they are finite but meaningless.
-
-        Raises:
-          ValueError: a setting is unknown, or the text has more tokens than there are positions.
+        Features are those after the final normalization. For a text without any real token, they
+        are finite but meaningless.
         """
         x = nn.Dropout(self.dropout, deterministic=not train)(self._embed(text))
         tokens, settings = attention.Tokens(x, text_mask, None), {"causal": True}

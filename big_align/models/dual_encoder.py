@@ -20,19 +20,11 @@ TOWERS = ("image", "text")
 
 
 def normalize_image(
-    image: Images,
-    mean: tuple[float, float, float],
-    std: tuple[float, float, float],
+    image: Images, mean: tuple[float, float, float], std: tuple[float, float, float]
 ) -> Float[Array, "b h w 3"]:
     """Standardizes the colors of uint8 images; float images are returned unchanged.
 
-    Args:
-      image: images; float ones are already standardized.
-      mean: means of red, green and blue, on a scale from 0 to 1.
-      std: standard deviations, on the same scale.
-
-    Returns:
-      Float images.
+    Means and standard deviations of red, green and blue are on a scale from 0 to 1.
     """
     if jnp.issubdtype(image.dtype, jnp.floating):
         return image
@@ -42,11 +34,7 @@ def normalize_image(
 def normalize(x: Float[Array, "b d"]) -> Float[Array, "b d"]:
     """Scales rows to unit length in float32.
 
-    Args:
-      x: embeddings.
-
-    Returns:
-      Rows of length 1; a row of zeros stays zero, and has a gradient of zero. NaN stays NaN.
+    A row of zeros stays zero, and has a gradient of zero. NaN stays NaN.
     """
     x = x.astype(jnp.float32)
     square = jnp.sum(jnp.square(x), -1, keepdims=True)
@@ -165,11 +153,7 @@ class DualEncoder(nn.Module):
     def text_features(
         self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"], train: bool = False
     ) -> Float[Array, "b f"]:
-        """Returns what the text tower pools, before the projection, not normalized.
-
-        Raises:
-          ValueError: there is no text tower.
-        """
+        """Returns what the text tower pools, before the projection, not normalized."""
         if self.text is None:
             raise ValueError(
                 "config.model.text is None, but texts are to be encoded: give a text tower, or "
@@ -181,11 +165,7 @@ class DualEncoder(nn.Module):
     def encode_text(
         self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"], train: bool = False
     ) -> Float[Array, "b d"]:
-        """Embeds texts.
-
-        Raises:
-          ValueError: there is no text tower.
-        """
+        """Embeds texts."""
         return self.embed_text_features(self.text_features(text, text_mask, train), train)
 
     def embed_text_features(self, features: Float[Array, "b f"], train: bool = False) -> Embeddings:
@@ -200,9 +180,5 @@ class DualEncoder(nn.Module):
         text_mask: Bool[Array, "n l"],
         train: bool = False,
     ) -> tuple[Float[Array, "b d"], Float[Array, "n d"]]:
-        """Embeds images and texts.
-
-        Raises:
-          ValueError: there is no text tower.
-        """
+        """Embeds images and texts."""
         return self.encode_image(image, train), self.encode_text(text, text_mask, train)

@@ -68,35 +68,25 @@ def scale_channels(channels: int, width: float) -> int:
 
 
 class InvertedBlock(nn.Module):
-    """Mobile inverted bottleneck: expand, depthwise convolution, squeeze and excite, project.
-
-    Args:
-      channels: width of the output.
-      kernel: size of the depthwise filters.
-      stride: stride of the depthwise convolution.
-      expansion: hidden width over input width; 1 leaves the expansion out.
-      drop_path: rate of stochastic depth, if there is a residual connection.
-      lite: whether there is no squeeze and excite, and ReLU6 instead of swish.
-      norm: makes a batch normalization with a given name.
-      dtype: name of the type of the computation.
-    """
+    """Mobile inverted bottleneck: expand, depthwise convolution, squeeze and excite, project."""
 
     channels: int
     kernel: int
     stride: int
-    expansion: int
+    expansion: int  # hidden width over input width; 1 leaves the expansion out
     drop_path: float | Array
     lite: bool
-    norm: functools.partial
+    norm: functools.partial  # makes a batch normalization with a given name
     dtype: str
 
     @nn.compact
     def __call__(self, x: Float[Array, "b h w c"], train: bool) -> Float[Array, "b h2 w2 c2"]:
         """Transforms activations, and adds the input if the shapes are equal."""
         activate = _activation(self.lite)
+        pointwise = functools.partial(_pointwise_conv, dtype=self.dtype)
         inputs, width = x.shape[-1], x.shape[-1] * self.expansion
         if self.expansion != 1:
-            x, residual = self._pointwise(width, "expand_conv")(x), x
+            x, residual = pointwise(width, "expand_conv")(x), x
             x = activate(self.norm(name="expand_norm")(x, train))
         else:
             residual = x
@@ -112,16 +102,13 @@ class InvertedBlock(nn.Module):
         if not self.lite:
             gate = x.mean((1, 2), keepdims=True)
             squeezed = max(1, int(inputs * SQUEEZE_RATIO))
-            gate = nn.swish(self._pointwise(squeezed, "squeeze_conv", use_bias=True)(gate))
-            x *= nn.sigmoid(self._pointwise(width, "excite_conv", use_bias=True)(gate))
+            gate = nn.swish(pointwise(squeezed, "squeeze_conv", use_bias=True)(gate))
+            x *= nn.sigmoid(pointwise(width, "excite_conv", use_bias=True)(gate))
 
-        x = self.norm(name="project_norm")(self._pointwise(self.channels, "project_conv")(x), train)
+        x = self.norm(name="project_norm")(pointwise(self.channels, "project_conv")(x), train)
         if x.shape != residual.shape:
             return x
         return residual + layers.DropPath(self.drop_path)(x, train)
-
-    def _pointwise(self, channels: int, name: str, use_bias: bool = False) -> layers.Dense:
-        return _pointwise_conv(channels, name, self.dtype, use_bias)
 
 
 def _activation(lite: bool) -> Callable[[Array], Array]:
@@ -180,32 +167,18 @@ class EfficientNet(Tower):
     momentum: float = 0.99
 
     @property
-    def coefficients(self) -> tuple[float, float, float]:
-        """Width, depth and dropout: the variant's, unless given."""
-        given = self.width, self.depth, self.dropout
-        published = layers.choose("variant", self.variant, VARIANTS)
-        width, depth, dropout = (
-            b if a is None else a for a, b in zip(given, published, strict=True)
-        )
-        return width, depth, dropout
-
-    @property
-    def is_lite(self) -> bool:
-        """Whether it is one of the Lite models: the variant's, unless given."""
-        return self.variant.startswith("lite") if self.lite is None else self.lite
-
-    @property
     def resolved(self) -> dict[str, Any]:
-        """The coefficients by the names of the arguments, and whether it is Lite."""
-        names = ("width", "depth", "dropout")
-        return dict(zip(names, self.coefficients, strict=True)) | {"lite": self.is_lite}
+        """Width, depth, dropout and whether it is Lite: the variant's, unless given."""
+        published = layers.choose("variant", self.variant, VARIANTS)
+        names = "width", "depth", "dropout", "lite"
+        return self.resolve(names, (*published, self.variant.startswith("lite")))
 
     @property
     def stage_depths(self) -> tuple[int, ...]:
         """Number of blocks of each stage."""
-        depth, ends = self.coefficients[1], (0, len(STAGES) - 1)
+        depth, lite, ends = self.resolved["depth"], self.resolved["lite"], (0, len(STAGES) - 1)
         return tuple(
-            repeats if self.is_lite and stage in ends else math.ceil(repeats * depth)
+            repeats if lite and stage in ends else math.ceil(repeats * depth)
             for stage, (repeats, *_) in enumerate(STAGES)
         )
 
@@ -219,33 +192,20 @@ class EfficientNet(Tower):
         """Width of the pooled features."""
         if self.head:
             return self._scale_end(HEAD_CHANNELS)
-        return scale_channels(STAGES[-1][-1], self.coefficients[0])
+        return scale_channels(STAGES[-1][-1], self.resolved["width"])
 
     def _scale_end(self, channels: int) -> int:
-        return channels if self.is_lite else scale_channels(channels, self.coefficients[0])
+        sizes = self.resolved
+        return channels if sizes["lite"] else scale_channels(channels, sizes["width"])
 
     @nn.compact
     def __call__(
         self, image: Float[Array, "b h w 3"], train: bool = False
     ) -> tuple[Float[Array, "b c"], Float[Array, "b t c"]]:
-        """Encodes images.
-
-        Args:
-          image: normalized images.
-          train: whether to use and update batch statistics, and drop blocks and features.
-
-        Returns:
-          The mean over all positions, and the features of every position, row by row.
-
-        Raises:
-          ValueError: the variant or the dtype is unknown, or the batch does not divide into groups.
-        """
-        activate = _activation(self.is_lite)
+        """Encodes images; the pooled features are the mean over all positions."""
+        activate = _activation(self.resolved["lite"])
         norm = functools.partial(
-            layers.BatchNorm,
-            self.momentum,
-            group_size=self.group_size,
-            fixed=self.fixed_statistics,
+            layers.BatchNorm, self.momentum, group_size=self.group_size, fixed=self.fixed_statistics
         )
         stem = Convolution(
             self.stem_channels,
@@ -264,43 +224,32 @@ class EfficientNet(Tower):
             x = _pointwise_conv(self.output_dim, "head_conv", self.dtype)(x)
             x = activate(norm(name="head_norm")(x, train))
 
-        pooled = nn.Dropout(self.coefficients[2], deterministic=not train)(x.mean((1, 2)))
+        pooled = nn.Dropout(self.resolved["dropout"], deterministic=not train)(x.mean((1, 2)))
         return pooled, x.reshape(x.shape[0], -1, x.shape[-1])
 
     def _block_settings(self) -> list[dict]:
-        width, _, _ = self.coefficients
-        settings = []
+        sizes, settings = self.resolved, []
         stages = zip(self.stage_depths, STAGES, strict=True)
         for depth, (_, kernel, stride, expansion, channels) in stages:
-            for i in range(depth):
-                settings.append(
-                    {
-                        "channels": scale_channels(channels, width),
-                        "kernel": kernel,
-                        "stride": stride if i == 0 else 1,
-                        "expansion": expansion,
-                        "lite": self.is_lite,
-                    }
-                )
+            stage = {
+                "channels": scale_channels(channels, sizes["width"]),
+                "kernel": kernel,
+                "expansion": expansion,
+                "lite": sizes["lite"],
+            }
+            settings += [stage | {"stride": 1 if i else stride} for i in range(depth)]
         count = len(settings)
         return [s | {"drop_path": self.drop_path * i / count} for i, s in enumerate(settings)]
 
 
 def find_variant(blocks: int, stem: int, last: int, lite: bool) -> str | None:
-    """Finds the variant with the given sizes.
+    """Returns the variant with a number of blocks, channels of its stem and of its last block.
 
-    Args:
-      blocks: number of blocks.
-      stem: channels of the first convolution.
-      last: channels of the last block's output.
-      lite: whether blocks lack squeeze and excite.
-
-    Returns:
-      Its name, or None if no variant has these sizes.
+    `lite` says whether blocks lack squeeze and excite; None if no variant has these sizes.
     """
     for variant in VARIANTS:
         tower = EfficientNet(variant)
-        sizes = sum(tower.stage_depths), tower.stem_channels, tower.output_dim, tower.is_lite
-        if sizes == (blocks, stem, last, lite):
+        sizes = sum(tower.stage_depths), tower.stem_channels, tower.output_dim
+        if sizes == (blocks, stem, last) and tower.resolved["lite"] == lite:
             return variant
     return None

@@ -49,18 +49,10 @@ class EmbeddingTable(nn.Module):
     def __call__(
         self, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"], train: bool = False
     ) -> tuple[Float[Array, "b c"], Float[Array, "b l c"]]:
-        """Looks up the vectors of texts.
+        """Looks up the vectors of texts [b 1], which are also the features of their only token.
 
-        Args:
-          text: id of each text, [b 1].
-          text_mask: has no effect, since a text is not padded.
-          train: has no effect.
-
-        Returns:
-          The vectors, and the same vectors as features of the only token.
-
-        Raises:
-          ValueError: a text has more than one token.
+        There is no padding, so mask and `train` have no effect; texts of more tokens are a
+        ValueError.
         """
         sizes = self.max_length, self.vocab_size, self.width
         x = transformer.look_up_tokens(text, *sizes, self.dtype)

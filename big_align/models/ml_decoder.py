@@ -12,13 +12,7 @@ from big_align.models.parts.narrow import LayerNorm
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention of queries to tokens.
-
-    Args:
-      heads: number of heads; divides the width.
-      dtype: name of the type of the computation.
-      dropout: rate on the weights.
-    """
+    """Multi-head attention of queries to tokens, with dropout on the weights."""
 
     heads: int
     dtype: str
@@ -54,14 +48,10 @@ class MLDecoder(nn.Module):
       classes: number of logits.
       groups: number of queries, each for ceil(classes / groups) classes; at most one per class.
       width: width of the queries and of the tokens they attend to.
-      heads: number of attention heads.
-      mlp_dim: hidden width of the perceptron.
       learned_queries: whether to train the queries instead of keeping them fixed.
       dropout: rate on each residual branch, on the weights of attention, and in the perceptron, as
         the authors have it.
-      layer_norm_eps: added to the variance.
       initial_bias: initial bias of every logit.
-      dtype: name of the type of the computation.
     """
 
     classes: int
@@ -79,14 +69,7 @@ class MLDecoder(nn.Module):
     def __call__(
         self, tokens: Float[Array, "b t d"], train: bool = False
     ) -> Float[Array, "b classes"]:
-        """Scores every class.
-
-        Args:
-          tokens: spatial features of an image tower.
-          train: whether dropout is on.
-
-        Returns:
-          Logits, float32.
+        """Returns the logits of the classes, float32, from spatial features of an image tower.
 
         Raises:
           ValueError: the width is not a multiple of the number of heads, or `groups` < 1.

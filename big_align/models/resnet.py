@@ -25,22 +25,13 @@ _conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 class ResidualBlock(nn.Module):
-    """A residual block: two 3x3 convolutions, or 1x1, 3x3, 1x1.
+    """A residual block: two 3x3 convolutions, or 1x1, 3x3, 1x1."""
 
-    Args:
-      kind: "basic" or "bottleneck".
-      channels: width of the 3x3 convolutions.
-      stride: stride of the first 3x3 convolution and of the shortcut.
-      drop_path: rate of stochastic depth.
-      norm: makes a batch normalization with a given name.
-      dtype: name of the type of the computation.
-    """
-
-    kind: str
-    channels: int
-    stride: int
+    kind: str  # in `EXPANSION`
+    channels: int  # of the 3x3 convolutions
+    stride: int  # of the first 3x3 convolution and of the shortcut
     drop_path: float | Array
-    norm: functools.partial
+    norm: functools.partial  # makes a batch normalization with a given name
     dtype: str
 
     @nn.compact
@@ -116,18 +107,7 @@ class ResNet(Tower):
     def __call__(
         self, image: Float[Array, "b h w 3"], train: bool = False
     ) -> tuple[Float[Array, "b c"], Float[Array, "b t c"]]:
-        """Encodes images.
-
-        Args:
-          image: normalized images.
-          train: whether to use and update batch statistics, and drop blocks and features.
-
-        Returns:
-          The mean over all positions, and the features of every position, row by row.
-
-        Raises:
-          ValueError: variant, stem or dtype is unknown, or the batch does not divide into groups.
-        """
+        """Encodes images; the pooled features are the mean over all positions."""
         norm: Callable = functools.partial(
             layers.BatchNorm, self.momentum, self.epsilon, self.group_size, self.fixed_statistics
         )

@@ -32,24 +32,17 @@ MLP_RATIO = 4
 def choose_window(grid: tuple[int, int], window: int, shift: int) -> tuple[int, int]:
     """Returns window and shift for a map: one no larger than a window is not split or shifted.
 
-    Args:
-      grid: rows and columns of the map.
-      window: tokens along an edge of a full window.
-      shift: shift of a full window, toward the top left.
+    A full window has an edge of `window` tokens and is shifted toward the top left.
     """
     return (min(grid), 0) if min(grid) <= window else (window, shift)
 
 
 @functools.lru_cache
 def index_offsets(window: int, table_window: int) -> Int[np.ndarray, "q k"]:
-    """Returns the index of the bias for every pair of tokens of a window.
+    """Returns the index of the bias for every pair of tokens of a window, in a table.
 
-    A table has one row per offset (rows, columns) of query minus key, from -(table_window - 1) to
-    table_window - 1, columns fastest.
-
-    Args:
-      window: tokens along an edge of the window.
-      table_window: edge of the window that the table is for; a smaller window uses its middle.
+    The table has one row per offset (rows, columns) of query minus key, from -(table_window - 1) to
+    table_window - 1, columns fastest. A window smaller than the table's uses its middle.
     """
     rows, columns = np.divmod(np.arange(window**2), window)
     row = rows[:, None] - rows + table_window - 1
@@ -61,10 +54,7 @@ def index_offsets(window: int, table_window: int) -> Int[np.ndarray, "q k"]:
 def mask_shifted(grid: tuple[int, int], window: int, shift: int) -> Bool[np.ndarray, "n q k"]:
     """Returns, for every window of a shifted map, which tokens were together before the shift.
 
-    Args:
-      grid: rows and columns of the padded map, multiples of the window.
-      window: tokens along an edge of a window.
-      shift: how far the map was rolled toward the top left, less than the window.
+    The padded map, a multiple of the window, was rolled toward the top left by less than a window.
     """
 
     def label(size: int) -> np.ndarray:
@@ -78,19 +68,11 @@ def mask_shifted(grid: tuple[int, int], window: int, shift: int) -> Bool[np.ndar
 
 
 class WindowAttention(nn.Module):
-    """Multi-head self-attention in windows, with a learned bias for every offset.
-
-    Args:
-      heads: number of heads; divides the width.
-      window: tokens along an edge of the current windows.
-      table_window: edge of the window that the bias table is for.
-      dtype: name of the type of the computation.
-      way: how it is computed, a name in `attention_ways.WAYS`.
-    """
+    """Multi-head self-attention in windows, with a learned bias for every offset."""
 
     heads: int
     window: int
-    table_window: int
+    table_window: int  # edge of the window that the bias table is for
     dtype: str
     way: str = "auto"
 
@@ -98,18 +80,7 @@ class WindowAttention(nn.Module):
     def __call__(
         self, x: Float[Array, "b n l c"], mask: Bool[np.ndarray, "n l l"] | None
     ) -> Float[Array, "b n l c"]:
-        """Lets every token attend to its window.
-
-        Args:
-          x: tokens of each window.
-          mask: True where a query (first) may attend to a key (second); None if all may.
-
-        Returns:
-          Tokens of the same shape.
-
-        Raises:
-          ValueError: the width is not a multiple of the number of heads.
-        """
+        """Lets every token attend to its window: a query to the keys where its mask is True."""
         init = nn.with_logical_partitioning(layers.truncated_normal, ("positions", None))
         shape = ((2 * self.table_window - 1) ** 2, self.heads)
         table = self.param("relative_position_bias", init, shape)
@@ -124,20 +95,7 @@ class WindowAttention(nn.Module):
 
 
 class SwinBlock(nn.Module):
-    """Transformer block whose attention sees a window, with normalization before each branch.
-
-    Args:
-      grid: rows and columns of the map.
-      heads: number of attention heads.
-      window: tokens along an edge of a window.
-      shift: how far the windows are shifted.
-      activation: a name in `narrow.ACTIVATIONS`.
-      dropout: rate after attention and after the perceptron.
-      drop_path: rate of stochastic depth.
-      layer_norm_eps: added to the variance.
-      dtype: name of the type of the computation.
-      way: how attention is computed, a name in `attention_ways.WAYS`.
-    """
+    """Transformer block whose attention sees a window, with normalization before each branch."""
 
     grid: tuple[int, int]
     heads: int
@@ -185,12 +143,7 @@ class SwinBlock(nn.Module):
 
 
 class Merge(nn.Module):
-    """Merges each 2 x 2 tokens into one of twice the width; an odd edge is padded with zeros.
-
-    Args:
-      layer_norm_eps: added to the variance.
-      dtype: name of the type of the computation.
-    """
+    """Merges each 2 x 2 tokens into one of twice the width; an odd edge is padded with zeros."""
 
     layer_norm_eps: float
     dtype: str
@@ -239,10 +192,7 @@ class Swin(Tower):
     def resolved(self) -> dict[str, Any]:
         """Width, depths and heads: the variant's, unless given."""
         published = layers.choose("variant", self.variant, VARIANTS)
-        names = "width", "depths", "heads"
-        values = zip(names, published, strict=True)
-        given = {name: getattr(self, name) for name in names}
-        return {name: value if given[name] is None else given[name] for name, value in values}
+        return self.resolve(("width", "depths", "heads"), published)
 
     @property
     def stage_depths(self) -> tuple[int, ...]:
@@ -258,18 +208,7 @@ class Swin(Tower):
     def __call__(
         self, image: Float[Array, "b h w 3"], train: bool = False
     ) -> tuple[Float[Array, "b c"], Float[Array, "b t c"]]:
-        """Encodes images.
-
-        Args:
-          image: normalized images; edges that patches do not divide are padded with zeros.
-          train: whether dropout and stochastic depth are on.
-
-        Returns:
-          The mean over the tokens of the last stage, and these tokens, row by row.
-
-        Raises:
-          ValueError: a setting is unknown, or depths, heads and widths do not fit together.
-        """
+        """Encodes images, padded with zeros to whole patches; pools the mean of the last stage."""
         depths, heads = self.stage_depths, self.resolved["heads"]
         if len(depths) != len(heads):
             raise ValueError(f"depths={depths} and heads={heads} must have an entry for each stage")

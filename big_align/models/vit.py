@@ -25,22 +25,12 @@ ROTARY_BASE = 10_000.0
 
 
 def grid_angles(rows: int, columns: int, head_dim: int) -> Float[np.ndarray, "t half"]:
-    """Returns the angles by which rotary attention rotates the channels of each patch.
+    """Returns the angles in radians by which rotary attention rotates each patch, row by row.
 
     Rotary positions (Su et al., 2021) in two dimensions, as in MLCD's published models: the first
     half of the angles is proportional to the row, the second half to the column, both with
-    frequencies that fall geometrically from 1 toward 1 / `ROTARY_BASE`.
-
-    Args:
-      rows: rows of patches.
-      columns: columns of patches.
-      head_dim: channels of an attention head, which are rotated in pairs.
-
-    Returns:
-      Radians, row by row.
-
-    Raises:
-      ValueError: `head_dim` is not a multiple of 4.
+    frequencies that fall geometrically from 1 toward 1 / `ROTARY_BASE`. Channels of a head are
+    rotated in pairs.
     """
     if head_dim % 4:
         raise ValueError(
@@ -97,19 +87,11 @@ class ViT(transformer.Transformer):
     def __call__(
         self, image: Float[Array, "b h w 3"], train: bool = False
     ) -> tuple[Float[Array, "b c"], Float[Array, "b t c"]]:
-        """Encodes images.
+        """Encodes images; learned positions are for those of one size.
 
-        Args:
-          image: normalized images; with learned positions, of the size that the parameters are for.
-          train: whether dropout and stochastic depth are on.
-
-        Returns:
-          The pooled features, and those of every patch, row by row. The final normalization is
-          applied to both; the published CLIP and MLCD apply it only to the class token, which makes
-          no difference for the pooled features.
-
-        Raises:
-          ValueError: a setting is unknown, or the image does not fit the patches or positions.
+        The final normalization is applied to the pooled features and to those of every patch; the
+        published CLIP and MLCD apply it only to the class token, which makes no difference for the
+        pooled features.
         """
         layers.choose("pool", self.pool, POOLS)
         layers.choose("positions", self.positions, POSITIONS)

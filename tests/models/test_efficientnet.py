@@ -93,8 +93,9 @@ def test_depth_grows_the_drop_rate_linearly():
 
 
 def test_published_dropout_is_taken_when_asked():
-    assert EfficientNet("b7", dropout=None).coefficients == (2.0, 3.1, 0.5)
-    assert EfficientNet("b7").coefficients == (2.0, 3.1, 0.0)
+    sizes = {"width": 2.0, "depth": 3.1, "lite": False}
+    assert EfficientNet("b7", dropout=None).resolved == sizes | {"dropout": 0.5}
+    assert EfficientNet("b7").resolved == sizes | {"dropout": 0.0}
 
 
 def test_large_kernels_carry_logical_axes():
@@ -148,7 +149,7 @@ def test_lite_is_set_apart_from_its_sizes():
 @pytest.mark.parametrize("variant", efficientnet.VARIANTS)
 def test_sizes_tell_variants_apart(variant):
     tower = EfficientNet(variant)
-    sizes = sum(tower.stage_depths), tower.stem_channels, tower.output_dim, tower.is_lite
+    sizes = sum(tower.stage_depths), tower.stem_channels, tower.output_dim, tower.resolved["lite"]
     assert efficientnet.find_variant(*sizes) == variant
     assert efficientnet.find_variant(sizes[0], 33, *sizes[2:]) is None
 

@@ -34,7 +34,7 @@ def attend(
     way: str = "auto",
     keys: int | None = None,
 ) -> Float[Array, "b q heads c"]:
-    """Scaled dot-product attention with its softmax in float32.
+    """Scaled dot-product attention with its softmax in float32; zero for a row without any key.
 
     Args:
       query: queries.
@@ -42,17 +42,11 @@ def attend(
       value: values to be averaged.
       mask: True where a key may be attended to; None if all may.
       bias: finite numbers that are added to the logits, to those of example i the bias i % n, as
-        for the windows of an image; n divides b. None for none.
-      dropout: which weights are set to zero; None for none.
+        for the windows of an image; n divides b.
+      dropout: which weights are set to zero.
       causal: whether a query attends to no key after its own position.
       way: how it is computed, a name in `attention_ways.WAYS`.
-      keys: number of the first keys that may be attended to, instead of a mask; None for all.
-
-    Returns:
-      The weighted means of the values; zero for a row that may not attend to any key.
-
-    Raises:
-      ValueError: `way` is another name, or n does not divide b.
+      keys: number of the first keys that may be attended to, instead of a mask.
     """
     if bias is not None and query.shape[0] % len(bias):
         raise ValueError(f"{len(bias)} biases do not divide {query.shape[0]} examples")
@@ -117,35 +111,19 @@ def _describe(query: tuple, keys: int, dtype: str, **rest: Any) -> attention_way
 
 
 class Tokens(NamedTuple):
-    """What the blocks of a tower are given.
+    """What the blocks of a tower are given."""
 
-    Attributes:
-      x: tokens [b l c].
-      mask: True on real tokens [b l]; None if all of the first `keys` are.
-      angles: as `rotate` takes them [l half], or None.
-      keys: the number of real tokens, which are the first; None if there is a mask or all are.
-    """
-
-    x: Array
-    mask: Array | None
-    angles: Array | None
-    keys: int | None = None
+    x: Array  # [b l c]
+    mask: Array | None  # True on real tokens [b l]; None if all of the first `keys` are
+    angles: Array | None  # as `rotate` takes them [l half]
+    keys: int | None = None  # number of real tokens, the first; None if there is a mask or all are
 
 
 def pad_tokens(tokens: Tokens, heads: int, dropped: bool, causal: bool, way: str) -> Tokens:
     """Adds a token to which none attends where attention takes a kernel for even numbers only.
 
-    Done here, once, it saves each block from copying queries, keys and values.
-
-    Args:
-      tokens: the tokens before the first block.
-      heads: number of attention heads.
-      dropped: whether dropout is applied to the weights.
-      causal: whether a token does not attend to those after it.
-      way: how attention is computed, a name in `attention_ways.WAYS`.
-
-    Returns:
-      The same tokens, or these with one more.
+    Done here, once, it saves each block from copying queries, keys and values. `dropped` says
+    whether dropout is applied to the weights.
     """
     x, mask, angles, _ = tokens
     heads = heads if x.shape[-1] % heads == 0 else 1  # of no use: `project_heads` says so
@@ -164,13 +142,7 @@ def pad_tokens(tokens: Tokens, heads: int, dropped: bool, causal: bool, way: str
 
 
 def make_dropout(module: nn.Module, rate: float, train: bool) -> Dropout | None:
-    """Draws which weights a module drops; None where nothing would change.
-
-    Args:
-      module: the calling module.
-      rate: probability that a weight is set to zero.
-      train: whether dropout is on.
-    """
+    """Draws which weights a module drops; None where nothing would change."""
     return Dropout(rate, module.make_rng("dropout")) if rate and train else None
 
 
@@ -179,14 +151,8 @@ def rotate(
 ) -> Float[Array, "b l heads c"]:
     """Rotates pairs of channels, so that products of two tokens depend on differences of angles.
 
-    Rotary positions (Su et al., 2021); channel i is rotated together with channel i + c / 2.
-
-    Args:
-      x: queries or keys.
-      angles: radians for each token and pair of channels.
-
-    Returns:
-      The rotated array, computed in float32, in the type of `x`.
+    Rotary positions (Su et al., 2021); channel i is rotated together with channel i + c / 2, in
+    float32. The result has the type of `x`.
     """
     cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
@@ -197,19 +163,7 @@ def rotate(
 def project_heads(
     x: Float[Array, "*b l c"], heads: int, dtype: str
 ) -> tuple[Float[Array, "*b l heads d"], ...]:
-    """Makes queries, keys and values with layers "query", "key" and "value" of the calling module.
-
-    Args:
-      x: tokens.
-      heads: number of heads; divides the width.
-      dtype: name of the type of the computation.
-
-    Returns:
-      Queries, keys and values.
-
-    Raises:
-      ValueError: the width is not a multiple of the number of heads.
-    """
+    """Makes queries, keys and values with layers "query", "key", "value" of the calling module."""
     width = x.shape[-1]
     if width % heads:
         raise ValueError(f"width={width} is not a multiple of heads={heads}")
@@ -220,16 +174,7 @@ def project_heads(
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention (Vaswani et al., 2017).
-
-    Args:
-      heads: number of heads; divides the width.
-      dropout: rate on the attention weights.
-      dtype: name of the type of the computation.
-      causal: whether a token does not attend to those after it.
-      way: how it is computed, a name in `attention_ways.WAYS`.
-      keys: number of the first tokens that are attended to, without a mask; None for all.
-    """
+    """Multi-head self-attention (Vaswani et al., 2017), with dropout on the weights."""
 
     heads: int
     dropout: float = 0.0
@@ -246,20 +191,7 @@ class SelfAttention(nn.Module):
         train: bool,
         angles: Float[Array, "l half"] | None = None,
     ) -> Float[Array, "b l c"]:
-        """Lets every token attend to the real ones.
-
-        Args:
-          x: tokens.
-          mask: True on real tokens; None if all are.
-          train: whether dropout is on.
-          angles: angles by which queries and keys are rotated (see `rotate`); None for no rotation.
-
-        Returns:
-          Tokens of the same shape.
-
-        Raises:
-          ValueError: the width is not a multiple of the number of heads, or `way` is unknown.
-        """
+        """Lets every token attend to the real ones; `angles` rotate queries and keys."""
         query, key, value = project_heads(x, self.heads, self.dtype)
         if angles is not None:
             query, key = rotate(query, angles), rotate(key, angles)

@@ -37,12 +37,6 @@ def run_blocks(
       arguments: arrays, or None, for every block.
       train: whether dropout, stochastic depth and batch statistics are on.
       start: the number of the first block; their names are block_00, block_01, ...
-
-    Returns:
-      The activations after the last block.
-
-    Raises:
-      ValueError: the tower's `remat` is unknown.
     """
     level = rematerialization.find_level(tower.remat)
     blocks = [_Block(f"block_{start + i:02d}", fields) for i, fields in enumerate(settings)]

@@ -14,15 +14,8 @@ class Convolution(nn.Module):
     """A convolution without bias, whose kernel may be sharded.
 
     A 1x1 convolution is computed as a matrix product: otherwise, on CPUs, XLA takes several times
-    as long for the gradient of its kernel.
-
-    Args:
-      channels: width of the output.
-      kernel: edge of the filters in pixels.
-      stride: step between positions.
-      kernel_init: initializer of the kernel.
-      dtype: name of the type of the computation.
-      same_padding: whether to pad like TensorFlow's "SAME", not by half the kernel on every side.
+    as long for the gradient of its kernel. `same_padding` pads like TensorFlow's "SAME", not by
+    half the kernel on every side.
     """
 
     channels: int

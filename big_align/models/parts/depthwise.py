@@ -12,16 +12,7 @@ from jaxtyping import Array, Float
 def depthwise_conv(
     x: Float[Array, "b h w c"], kernel: Float[Array, "k k 1 c"], stride: int
 ) -> Float[Array, "b h2 w2 c"]:
-    """Convolves every channel separately, with TensorFlow's "SAME" padding.
-
-    Args:
-      x: activations.
-      kernel: one filter per channel.
-      stride: step in both directions.
-
-    Returns:
-      Activations of ceil(h / stride) by ceil(w / stride).
-    """
+    """Convolves every channel separately, with TensorFlow's "SAME" padding."""
     return jax.lax.platform_dependent(
         x,
         kernel,

@@ -54,13 +54,8 @@ def apply_weights(
     summing. So besides its pieces, a device only holds the weights of the layers in progress, and a
     recomputed block (`rematerialization`) gathers its weights again.
 
-    Args:
-      function: takes rows and the whole weights; returns arrays of rows, each computed from one
-        row of `x`.
-      x: an array with rows leading, floating-point or integer.
-      weights: parameters.
-      names: the logical names of the axes of each.
-      dtype: type of the computation.
+    The function returns arrays of rows, each computed from one row of `x`; `names` are the logical
+    names of the axes of each weight.
     """
     place = traced.weight_place()
     if place is None or place.mesh.size == 1:

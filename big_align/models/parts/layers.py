@@ -18,19 +18,7 @@ truncated_normal = nn.initializers.truncated_normal(0.02)
 
 
 def choose(field: str, name: str, table: dict):
-    """Looks up a named choice.
-
-    Args:
-      field: the field that holds the name, for error messages.
-      name: the choice.
-      table: the choices by name.
-
-    Returns:
-      The entry of the table.
-
-    Raises:
-      ValueError: the name is not in the table.
-    """
+    """Returns the entry of a table; a ValueError names the field of a name that is not in it."""
     if name not in table:
         known = ", ".join(map(repr, table))
         raise ValueError(f"{field}={name!r} is unknown; choose one of {known}")
@@ -38,41 +26,21 @@ def choose(field: str, name: str, table: dict):
 
 
 def compute_dtype(name: str) -> jnp.dtype:
-    """Turns the name of a floating-point type into the type.
-
-    Args:
-      name: "float32", "bfloat16" or "float16".
-
-    Returns:
-      The type in which a tower computes; its parameters stay float32.
-
-    Raises:
-      ValueError: it is another name.
-    """
+    """Returns the type in which a tower computes, by its name; its parameters stay float32."""
     names = ("float32", "bfloat16", "float16")
     return choose("dtype", name, {name: jnp.dtype(name) for name in names})
 
 
 class Dense(nn.Module):
-    """A dense layer whose kernel has logical axis names, and may be sharded.
-
-    Args:
-      features: width of the output.
-      axes: logical names of the kernel's input and output axes.
-      dtype: name of the type of the computation.
-      kernel_init: initializer of the kernel.
-      bias_init: initializer of the bias.
-      use_bias: whether to add a bias.
-      activation: a name in `narrow.ACTIVATIONS` of what follows; None for nothing.
-    """
+    """A dense layer whose kernel has logical axis names, and may be sharded."""
 
     features: int
-    axes: tuple[str | None, str | None]
+    axes: tuple[str | None, str | None]  # of the kernel: input, output
     dtype: str = "float32"
     kernel_init: Callable = truncated_normal
     bias_init: Callable = nn.initializers.zeros
     use_bias: bool = True
-    activation: str | None = None
+    activation: str | None = None  # a name in `narrow.ACTIVATIONS` of what follows
 
     @nn.compact
     def __call__(self, x: Float[Array, "*b c"]) -> Float[Array, "*b d"]:
@@ -92,12 +60,7 @@ class Dense(nn.Module):
 
 
 def make_weights(layer: "Dense | DenseWeights", width: int) -> tuple[Array | np.ndarray, ...]:
-    """Makes the kernel of a dense layer, and its bias if it has one, as parameters of that layer.
-
-    Args:
-      layer: the calling module.
-      width: channels of its input.
-    """
+    """Makes the kernel of a dense layer, and any bias, as parameters of that layer."""
     init = nn.with_logical_partitioning(layer.kernel_init, layer.axes)
     kernel = layer.param("kernel", init, (width, layer.features))
     if not layer.use_bias:
@@ -119,12 +82,7 @@ def apply_together(
 ) -> list[Float[Array, "*b d"]]:
     """Applies dense layers to the same rows, which are read and kept once.
 
-    Args:
-      x: rows.
-      layers: layers with equal axes and types, without activations.
-
-    Returns:
-      The result of each.
+    The layers have equal axes and types, and no activations.
     """
     first = layers[0]
     dtype = compute_dtype(first.dtype)
@@ -165,13 +123,6 @@ def multiply_rows(x: Float[Array, "*b c"], kernel: Float[Array, "c d"]) -> Float
     gradient in memory, and fuses everything that produces it into that strided copy. In one run on
     one core, forward and backward at batch 8, merging took ViT-B/32 from 1.7 to 1.2 s and
     EfficientNet-B0 from 2.5 to 1.6 s. On TPUs, merging axes of odd sizes may itself be a copy.
-
-    Args:
-      x: rows.
-      kernel: a matrix.
-
-    Returns:
-      The products.
     """
     merged = traced.traced_device().platform == "cpu"
     rows = x.reshape(-1, x.shape[-1]) if merged else x
@@ -209,19 +160,7 @@ class BatchNorm(nn.Module):
     def __call__(
         self, x: Float[Array, "b *spatial c"], train: bool
     ) -> Float[Array, "b *spatial c"]:
-        """Normalizes every channel.
-
-        Args:
-          x: activations, channels last.
-          train: whether to normalize by the batch's statistics and update the running ones, unless
-            the layer is locked.
-
-        Returns:
-          Activations of the same shape and type.
-
-        Raises:
-          ValueError: the batch does not divide into groups.
-        """
+        """Normalizes every channel; training moves the running statistics, unless it is locked."""
         channels = x.shape[-1:]
         scale = self.param("scale", nn.initializers.ones, channels)
         bias = self.param("bias", nn.initializers.zeros, channels)
@@ -263,24 +202,13 @@ class DropPath(nn.Module):
 
     Huang et al., "Deep Networks with Stochastic Depth", 2016, with the scaling of dropout, so that
     the expectation is the branch itself.
-
-    Args:
-      rate: probability that an example loses the branch; an array in a loop over blocks.
     """
 
-    rate: float | Array
+    rate: float | Array  # probability of a drop; an array in a loop over blocks
 
     @nn.compact
     def __call__(self, x: Float[Array, "b *rest"], train: bool) -> Float[Array, "b *rest"]:
-        """Drops the branch of some examples.
-
-        Args:
-          x: output of the branch.
-          train: if False, `x` is returned unchanged.
-
-        Returns:
-          `x`, with dropped rows set to zero.
-        """
+        """Sets dropped rows of a branch to zero."""
         if not train:
             return x
         if isinstance(self.rate, jax.Array):
@@ -294,33 +222,17 @@ class DropPath(nn.Module):
 
 
 class MlpBlock(nn.Module):
-    """The perceptron of a transformer block: expand, activation, project.
-
-    Args:
-      mlp_dim: hidden width.
-      activation: a name in `narrow.ACTIVATIONS`.
-      dtype: name of the type of the computation.
-      dropout: rate on the hidden layer.
-    """
+    """The perceptron of a transformer block: expand, activation, project."""
 
     mlp_dim: int
     activation: str = "gelu"
     dtype: str = "float32"
-    dropout: float = 0.0
+    dropout: float = 0.0  # on the hidden layer
 
     @nn.compact
     def __call__(self, x: Float[Array, "b l c"], train: bool = False) -> Float[Array, "b l c"]:
-        """Transforms every token separately.
-
-        Args:
-          x: tokens.
-          train: whether dropout is on.
-
-        Returns:
-          Tokens of the same shape.
-        """
+        """Transforms every token separately."""
         axes = "embed", "mlp"
         up = Dense(self.mlp_dim, axes, self.dtype, activation=self.activation, name="up")
-        y = up(x)
-        y = nn.Dropout(self.dropout, deterministic=not train)(y)
+        y = nn.Dropout(self.dropout, deterministic=not train)(up(x))
         return Dense(x.shape[-1], ("mlp", "embed"), dtype=self.dtype, name="down")(y)

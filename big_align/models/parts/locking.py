@@ -12,11 +12,9 @@ _LOCKED: contextvars.ContextVar[tuple[Pattern, ...]] = contextvars.ContextVar("l
 
 @contextlib.contextmanager
 def locking(model: Sequence[str], paths: Sequence[str]) -> Iterator[None]:
-    """Traces a model some of whose modules are locked.
+    """Traces a model some of whose modules are locked, by paths or patterns from the model on.
 
-    Args:
-      model: path of the model itself, from the module that is applied.
-      paths: paths or patterns of the locked modules, from the model.
+    The path of the model itself is from the module that is applied.
     """
     token = _LOCKED.set(tuple((*model, *split_path(path)) for path in paths))
     try:

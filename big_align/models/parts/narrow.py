@@ -26,8 +26,7 @@ from big_align.parallel.shards import map_rows
 def keep_input(function: Callable[..., Array]) -> Callable[..., Array]:
     """Returns a function that keeps only its arguments for the backward pass.
 
-    Args:
-      function: takes activations and any weights; cheap to compute again.
+    It takes activations and any weights, and is cheap to compute again.
     """
 
     @jax.custom_vjp
@@ -69,12 +68,7 @@ ACTIVATIONS: dict[str, Callable] = {
 
 
 class LayerNorm(nn.Module):
-    """Layer normalization over the last axis, with statistics in float32 and in two passes.
-
-    Args:
-      epsilon: added to the variance.
-      dtype: type of the result, or its name.
-    """
+    """Layer normalization over the last axis, with statistics in float32 and in two passes."""
 
     epsilon: float
     dtype: DTypeLike
@@ -106,19 +100,12 @@ class Fork(LayerNorm):
 
 
 class Settings(NamedTuple):
-    """How rows are normalized.
+    """How rows are normalized."""
 
-    Attributes:
-      epsilon: added to the variance.
-      dtype: type of the result.
-      kernel: whether a kernel does it.
-      mesh: devices that the rows are split over; None for one that has all of them.
-    """
-
-    epsilon: float
-    dtype: Any
-    kernel: bool
-    mesh: Mesh | None
+    epsilon: float  # added to the variance
+    dtype: Any  # of the result
+    kernel: bool  # whether a kernel does it
+    mesh: Mesh | None  # devices that the rows are split over; None for one that has all of them
 
 
 def _choose_kernel(shape: tuple) -> tuple[bool, Mesh | None]:

@@ -15,12 +15,7 @@ from jaxtyping import Float
 def resize_grid(
     table: Float[np.ndarray, "h w c"], new: tuple[int, int]
 ) -> Float[np.ndarray, "h2 w2 c"]:
-    """Resizes the position embeddings of a vision transformer to another grid of patches.
-
-    Args:
-      table: positions, by row and column of the grid.
-      new: rows and columns of the new grid.
-    """
+    """Resizes the position embeddings of a vision transformer to other rows and columns."""
     if table.shape[:2] == tuple(new):
         return table
     return np.asarray(jax.image.resize(table, (*new, table.shape[-1]), "cubic"))
@@ -29,11 +24,7 @@ def resize_grid(
 def find_window(offsets: int) -> int:
     """Returns the edge of the window that a table of relative position biases is for.
 
-    Args:
-      offsets: rows of the table, one per offset between two tokens of the window: (2 edge - 1)^2.
-
-    Raises:
-      ValueError: no window has this number of offsets.
+    The table has a row for each offset between two tokens of the window: (2 edge - 1)^2.
     """
     edge = math.isqrt(offsets)
     if edge**2 != offsets or edge % 2 == 0:
@@ -44,18 +35,7 @@ def find_window(offsets: int) -> int:
 def resize_relative_bias(
     table: Float[np.ndarray, "l heads"], window: int
 ) -> Float[np.ndarray, "l2 heads"]:
-    """Resizes the relative position biases of window attention to another window.
-
-    Args:
-      table: one row per offset between two tokens of a window.
-      window: tokens along an edge of the new window.
-
-    Returns:
-      A table of (2 window - 1)^2 offsets.
-
-    Raises:
-      ValueError: no window has this number of offsets.
-    """
+    """Resizes the relative position biases of window attention to a window of another edge."""
     old, new = (2 * edge - 1 for edge in (find_window(len(table)), window))
     return resize_grid(table.reshape(old, old, -1), (new, new)).reshape(new**2, -1)
 
@@ -66,15 +46,8 @@ def fit_text_positions(
     """Makes the position embeddings of a text tower fit texts of another length.
 
     A longer table is cut: token i of a text keeps position i. A shorter one is interpolated
-    linearly, which moves every token to a position between those it has learned.
-
-    Args:
-      table: one row per position.
-      length: number of rows wanted.
-      leading: rows before the first position, which stay as they are (RoBERTa's two).
-
-    Returns:
-      A table of `length` rows.
+    linearly, which moves every token to a position between those it has learned; `leading` rows
+    before the first position stay as they are (RoBERTa's two).
     """
     if length <= len(table):
         return table[:length]

@@ -1,10 +1,18 @@
 """What all towers share: a variant, the type of the computation, and how blocks run."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import flax.linen as nn
 
 
 class Tower(nn.Module):
     """A tower of blocks, with the settings that `blocks.run_blocks` reads.
+
+    It is called with normalized images, or with token ids and their mask, and with `train`, whether
+    dropout, stochastic depth and batch statistics are on. It returns the pooled features, and those
+    of every position: of images row by row. A setting that is unknown, or an input that does not
+    fit the settings, is a ValueError.
 
     Args:
       variant: the published model whose sizes it has.
@@ -18,3 +26,9 @@ class Tower(nn.Module):
     dtype: str = "float32"
     remat: str = "none"
     scan: bool | None = None
+
+    @nn.nowrap
+    def resolve(self, names: Sequence[str], published: Sequence[Any]) -> dict[str, Any]:
+        """Returns the fields with these names, in place of None what the variant has."""
+        given = zip(names, published, strict=True)
+        return {k: x if getattr(self, k) is None else getattr(self, k) for k, x in given}

@@ -23,13 +23,7 @@ init_grid = nn.with_logical_partitioning(layers.truncated_normal, ("positions", 
 
 
 class TokenEmbedding(nn.Module):
-    """Looks up the vectors of token ids.
-
-    Args:
-      vocab_size: number of ids.
-      width: width of the vectors.
-      dtype: name of the type of the computation.
-    """
+    """Looks up the vectors of token ids."""
 
     vocab_size: int
     width: int
@@ -48,11 +42,7 @@ class TokenEmbedding(nn.Module):
 def look_up_tokens(
     text: Int[Array, "b l"], max_length: int, vocab_size: int, width: int, dtype: str
 ) -> Float[Array, "b l c"]:
-    """Looks up token ids by a layer with the name that all towers give it.
-
-    Raises:
-      ValueError: there are more tokens than positions.
-    """
+    """Looks up token ids by a layer with the name that all towers give it; at most `max_length`."""
     if text.shape[1] > max_length:
         raise ValueError(f"a text of {text.shape[1]} tokens is longer than max_length={max_length}")
     return TokenEmbedding(vocab_size, width, dtype, name="token_embedding")(text)
@@ -94,9 +84,7 @@ class Transformer(Tower):
     @property
     def resolved(self) -> dict[str, Any]:
         """Width, depth, mlp_dim and heads: the variant's, unless given."""
-        published = zip(SIZES, layers.choose("variant", self.size, self.variants), strict=True)
-        given = {name: getattr(self, name) for name in SIZES}
-        return {name: size if given[name] is None else given[name] for name, size in published}
+        return self.resolve(SIZES, layers.choose("variant", self.size, self.variants))
 
     @property
     def stage_depths(self) -> tuple[int, ...]:
@@ -119,16 +107,10 @@ class Transformer(Tower):
         drop_path: float | None = None,
         dropped: bool = False,
     ) -> Float[Array, "b l c"]:
-        """Runs all blocks.
+        """Runs all blocks, with the tower's own settings and others.
 
-        Args:
-          block_class: called with activations, the mask, the angles and `train`.
-          tokens: what the first block is given.
-          settings: fields of the blocks besides the tower's own.
-          train: whether dropout is on.
-          drop_path: rate of stochastic depth at the last block, growing linearly from 0 at the
-            first; None if blocks have none.
-          dropped: whether dropout is applied to the weights of attention.
+        Stochastic depth grows linearly from 0 at the first block to `drop_path` at the last, if
+        blocks have it. `dropped` says whether dropout is applied to the weights of attention.
         """
         sizes, count = self.resolved, tokens.x.shape[1]
         heads, causal = sizes["heads"], settings.get("causal", False)
@@ -170,25 +152,12 @@ class TextTransformer(Transformer):
 
 
 class TransformerBlock(nn.Module):
-    """Transformer block with normalization before attention and before the perceptron.
-
-    Args:
-      heads: number of attention heads.
-      mlp_dim: hidden width of the perceptron.
-      activation: a name in `narrow.ACTIVATIONS`.
-      dropout: rate after attention and after the perceptron.
-      layer_norm_eps: added to the variance.
-      dtype: name of the type of the computation.
-      drop_path: rate of stochastic depth.
-      causal: whether a token does not attend to those after it.
-      way: how attention is computed, a name in `attention_ways.WAYS`.
-      keys: number of the first tokens that are attended to, without a mask; None for all.
-    """
+    """Transformer block with normalization before attention and before the perceptron."""
 
     heads: int
     mlp_dim: int
     activation: str
-    dropout: float
+    dropout: float  # at the end of each branch
     layer_norm_eps: float
     dtype: str
     drop_path: float | Array = 0.0
