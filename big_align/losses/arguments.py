@@ -32,15 +32,9 @@ PRECISIONS = (jnp.bfloat16, np.float32, np.float64)
 
 
 class Wanted(NamedTuple):
-    """What a signature says of an array.
+    """What a signature says of an array; `name` is that of its kind of numbers, in a message."""
 
-    Attributes:
-      dims: names of its dimensions; none for a scalar.
-      kind: type that its numbers are of.
-      name: of such numbers, in a message.
-    """
-
-    dims: tuple[str, ...]
+    dims: tuple[str, ...]  # none for a scalar
     kind: type
     name: str
 
@@ -190,11 +184,7 @@ def _check_type(name: str, value: jax.Array | np.ndarray, wanted: Wanted) -> Non
 
 
 def _fit_type(name: str, value: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
-    """Gives integers a type that holds -1, and arrays of numpy one that JAX has.
-
-    Raises:
-      ValueError: integers of numpy do not survive it: on a device they have 32 bits by default.
-    """
+    """Gives integers a type that holds -1, and arrays of numpy one that JAX has."""
     if jnp.issubdtype(value.dtype, np.integer):
         wide = np.int64 if value.dtype.itemsize > 4 else np.int32
         fitting = value.astype(jax.dtypes.canonicalize_dtype(wide))

@@ -35,11 +35,8 @@ TILED_CHIPS = ("h100", "h200")
 class Blocks:
     """Blocks of the rows of a device.
 
-    Attributes:
-      shards: the devices.
-      count: number of blocks of each.
-      compare: compares rows with columns in tiles that are not written to memory; None where a
-        block's logits are in memory.
+    `compare` compares rows with columns in tiles that are not written to memory; it is None where a
+    block's logits are in memory.
     """
 
     shards: Shards
@@ -75,14 +72,8 @@ def choose_blocks(
 ) -> Blocks:
     """Chooses how a loss compares rows with columns, by the kind of the devices, type and size.
 
-    Args:
-      name: of the loss, for what is noted.
-      rows: rows over all devices.
-      columns: columns over all devices, all of which a device has.
-      shards: the devices.
-      block: as the loss takes it.
-      dtype: type of the embeddings.
-      usual: as `count_blocks` takes it.
+    Rows and columns are counted over all devices; each device has all columns. `name` is that of
+    the loss, for what is noted; `usual` is as `count_blocks` takes it.
 
     Raises:
       ValueError: `block` is not positive, or there are no tiles for the type.
@@ -126,14 +117,7 @@ def count_blocks(
     """Returns into how many blocks a device cuts its rows of a matrix of logits, at least 1.
 
     On a CPU, a block should fit in the cache. On a GPU, the kernels of a small block take longer to
-    start than to run.
-
-    Args:
-      rows: rows of the matrix, over all devices.
-      columns: columns of the matrix, all of which a device has.
-      shards: the devices.
-      block: rows of a block; None to choose.
-      usual: rows of a block that is chosen, and the least on a GPU.
+    start than to run: `usual` rows, which are chosen where `block` is None, are the least there.
 
     Raises:
       ValueError: `block` is not positive.

@@ -39,12 +39,7 @@ from big_align.losses.targets import (
     weigh_evenly,
     weigh_labels,
 )
-from big_align.losses.tile_functions import (
-    Sums,
-    add_sums,
-    differentiate_pairs,
-    normalize_pairs,
-)
+from big_align.losses.tile_functions import Sums, add_sums, differentiate_pairs, normalize_pairs
 from big_align.parallel.devices.rematerialization import recompute
 from big_align.parallel.shards import Shards
 
@@ -198,10 +193,7 @@ def _logsumexp(peak: Float[Array, " n"], total: Float[Array, " n"]) -> Float[Arr
 
 
 def _reduce(
-    logits: Float[Array, "b c"],
-    x_label: Int[Array, " b"],
-    y_label: Int[Array, " c"],
-    columns: Sums,
+    logits: Float[Array, "b c"], x_label: Int[Array, " b"], y_label: Int[Array, " c"], columns: Sums
 ) -> tuple[Sums, Float[Array, " b"], Sums]:
     """Returns the sums of rows, the sum of their positive logits, and the new sums of columns."""
     peak = jnp.maximum(logits.max(axis=1), _LOWEST)
@@ -221,9 +213,8 @@ def _normalize(
 ) -> tuple[Any, Float[Array, " columns"]]:
     """Normalizes the rows of one device, block by block, and the columns over all devices.
 
-    Returns:
-      The logsumexp of its rows, the sum of their positive logits, and their cosines by block or
-      None; and the logsumexp of all columns.
+    Returns the logsumexp of its rows, the sum of their positive logits, and their cosines by block
+    or None; and the logsumexp of all columns.
     """
     x, y, labels = split
     y, y_label = blocks.shards.gather((y, labels.column))
@@ -257,16 +248,11 @@ def _slopes(logits: Float[Array, "b c"], rows: Sequence, columns: Sequence) -> F
 
 
 def _differentiate(blocks: Blocks, split: tuple, whole: tuple) -> tuple[tuple, Float[Array, ""]]:
-    """Computes one device's part of the gradients, block by block.
+    """Returns the gradients of one device's images and texts, and that of the scale.
 
-    Args:
-      blocks: how the work is split.
-      split: images, texts, labels, logsumexp of the rows, factors of the softmax of rows and of
-        columns, what is subtracted at the positives of a row, and the cosines by block or None.
-      whole: the scale, and the logsumexp of all columns.
-
-    Returns:
-      The gradients of its images and texts, and the gradient of the scale.
+    `split` has images, texts, labels, logsumexp of the rows, factors of the softmax of rows and of
+    columns, what is subtracted at the positives of a row, and the cosines by block or None; `whole`
+    has the scale, and the logsumexp of all columns.
     """
     x, y, labels, row_lse, row, column, positive, cosines = split
     scale, column_lse = whole

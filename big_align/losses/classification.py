@@ -58,16 +58,9 @@ def softmax_cross_entropy(
 def measure_batch(
     logits: Float[Array, "b c"], label: Int[Array, " b"], mask: Bool[Array, " b"]
 ) -> dict[str, Float[Array, ""]]:
-    """Returns the metrics of a batch.
+    """Returns `accuracy` over the labeled rows, 0 if there are none, and `labels_outside`.
 
-    Args:
-      logits: logit of each class.
-      label: the right class.
-      mask: True on real rows.
-
-    Returns:
-      `accuracy` over the labeled rows, 0 if there are none, and `labels_outside`, the number of
-      labels beyond the last class.
+    The latter is the number of labels beyond the last class.
     """
     takes_part = labeled_rows(label, mask, logits.shape[1])
     hit = (jnp.argmax(logits, axis=1) == label).astype(jnp.float32)

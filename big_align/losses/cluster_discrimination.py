@@ -116,10 +116,6 @@ def add_margin(cosine: Float[Array, "..."], margin: float) -> Float[Array, "..."
 
     Beyond angle + margin = pi, the cosine would rise again and push the positive away. There it
     continues as cos(a) - (1 - cos(m)), which joins without a jump and falls to -2 + cos(m).
-
-    Args:
-      cosine: cosines of angles in [0, pi].
-      margin: margin in radians, in [0, pi).
     """
     square = jnp.maximum((1 - cosine) * (1 + cosine), _SMALLEST_SINE_SQUARED)
     moved = cosine * math.cos(margin) - jnp.sqrt(square) * math.sin(margin)
@@ -127,11 +123,7 @@ def add_margin(cosine: Float[Array, "..."], margin: float) -> Float[Array, "..."
 
 
 def check_range(scale: float, margin: float) -> None:
-    """Checks the scale of cosines and the margin of angles.
-
-    Raises:
-      ValueError: one is out of range.
-    """
+    """Raises a ValueError if the scale of cosines or the margin of angles is out of range."""
     if not 0 < scale < math.inf:
         raise ValueError(f"scale = {scale} must be positive")
     if not 0 <= margin < math.pi:
@@ -141,13 +133,7 @@ def check_range(scale: float, margin: float) -> None:
 def combine(
     loss: str, negatives: Float[Array, " b"], positives: Float[Array, " b"]
 ) -> Float[Array, " b"]:
-    """Returns the loss of each example.
-
-    Args:
-      loss: one of `LOSSES`.
-      negatives: log sum exp(s_j), `LOWEST` for an empty sum.
-      positives: log sum exp(-s_i), `LOWEST` for an empty sum.
-    """
+    """Returns the loss of each example from log sum exp(s_j) and log sum exp(-s_i)."""
     if loss == "mlcd":
         return jax.nn.softplus(negatives) + jax.nn.softplus(positives)
     return jax.nn.softplus(negatives + positives)

@@ -44,14 +44,8 @@ def on_any_mesh(loss: Loss) -> Loss:
 def vary_like(tree: Any, like: Any) -> Any:
     """Lets arrays vary along every axis of `jax.shard_map` along which others vary.
 
-    The gradient of an array is then the sum over the axes that it did not vary along.
-
-    Args:
-      tree: arrays.
-      like: other arrays, or the same ones.
-
-    Returns:
-      Arrays with the values of `tree`; outside of `jax.shard_map` the same ones.
+    The gradient of an array is then the sum over the axes that it did not vary along. Values stay
+    the same; outside of `jax.shard_map`, so do the arrays.
     """
     axes = frozenset().union(*map(_varying, jax.tree.leaves(like)))
 

@@ -184,10 +184,9 @@ def _contrast(
 ) -> Found:
     """Compares examples with rows; differentiable with respect to both.
 
-    Returns:
-      For each example, the logsumexp of its negatives, `LOWEST` for an empty sum, and the cosines
-      of its positives, 0 where there is none. Without derivatives: the sum of the candidates'
-      directions, and 1 for each positive that is a candidate.
+    Returns, for each example, the logsumexp of its negatives, `LOWEST` for an empty sum, and the
+    cosines of its positives, 0 where there is none. Without derivatives: the sum of the candidates'
+    directions, and 1 for each positive that is a candidate.
     """
     split = zimg, rows, masks, columns
     return plan.blocks.shards.run(functools.partial(_accumulate, plan), split, ())[1]
@@ -321,14 +320,9 @@ def _slopes(
 ) -> Float[Array, "r b"]:
     """Returns the gradient with respect to the products of a block.
 
-    Args:
-      plan: how the work is split.
-      zimg: embeddings of examples.
-      directions: centers.
-      candidate: which of them are negatives where they are no positives.
-      own: the places of positives.
-      whole: for each example, the logsumexp of its negatives, the gradient with respect to it, and
-        those with respect to the cosines of its positives.
+    `own` are the places of positives. `whole` has, for each example, the logsumexp of its
+    negatives, the gradient with respect to it, and those with respect to the cosines of its
+    positives.
     """
     log_sums, log_sum_grad, cosine_grad = whole
     if plan.blocks.compare is not None:

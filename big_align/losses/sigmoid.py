@@ -199,11 +199,9 @@ def _add_up(blocks: Blocks, split: tuple, numbers: tuple) -> tuple[tuple, Float[
 
 
 def _differentiate(blocks: Blocks, split: tuple, numbers: tuple) -> tuple[tuple, tuple]:
-    """Sums the pairs of one device's images, and computes its part of the gradients.
+    """Returns the gradients of one device's images and texts, in float32 or better.
 
-    Returns:
-      The gradients of its images and texts, in float32 or better; and, over all devices, the sum
-      and the gradients of the scale and of the bias.
+    It also returns, over all devices, the sum of all pairs and the gradients of scale and bias.
     """
     x, y, labels = split
     y, y_label = blocks.shards.gather((y, labels.column))

@@ -113,22 +113,17 @@ def number_rows(
     z: Float[Array, "n d"], label: Int[Array, " n"], mask: Bool[Array, " n"] | None
 ) -> Rows:
     """Returns the rows of a batch, with their numbers."""
-    number = jnp.arange(len(z))
-    if mask is None:
-        mask = jnp.ones(len(z), bool)
-    else:
-        z = clear_masked(z, mask)
-    return Rows(z.astype(wide(z.dtype)), label, mask, number)
+    mask = jnp.ones(len(z), bool) if mask is None else mask
+    z = clear_masked(z, mask).astype(wide(z.dtype))
+    return Rows(z, label, mask, jnp.arange(len(z)))
 
 
 def contrast_rows(
     rows: Rows, others: Rows, scale: Float[Array, ""] | float
 ) -> tuple[Float[Array, " b"], Bool[Array, " b"]]:
-    """Contrasts rows with others.
+    """Returns the mean of -log P over the positives of each row, and which rows have any.
 
-    Returns:
-      The mean of -log P over the positives of each row, 0 if there are none; and which rows have
-      positives.
+    The mean is 0 where there are none.
     """
     candidate = rows.mask[:, None] & others.mask & (rows.number[:, None] != others.number)
     positive = candidate & (rows.label[:, None] == others.label)

@@ -22,12 +22,7 @@ LOSSES = ("bce", "weighted_bce", "splc", "splc_focal")
 
 
 def mark_tags(tags: Int[Array, "b t"], num_tags: int) -> Bool[Array, "b c"]:
-    """Returns which tags each row lists.
-
-    Args:
-      tags: ids; one that is negative, or beyond the last tag, means none.
-      num_tags: number of tags.
-    """
+    """Returns which tags each row lists; an id that is negative or too large means none."""
     # A comparison with all tags, fused with the reduction; a scatter would not split by rows.
     return (tags[:, :, None] == jnp.arange(num_tags)).any(axis=1)
 
@@ -152,18 +147,11 @@ def measure_found(
     mask: Bool[Array, " b"],
     true: Bool[Array, "b c"] | None = None,
 ) -> dict[str, Float[Array, ""]]:
-    """Returns the metrics of the found tags.
+    """Returns `tags_found`, the mean over images, and with `true` how right they are.
 
-    Args:
-      given: the tags that are known.
-      found: found tags, from `find_tags`.
-      mask: True on real rows.
-      true: all tags of each image if they are known, or None.
-
-    Returns:
-      `tags_found`, the mean over images. With `true` also `found_precision`, the fraction of found
-      tags that are true, and `found_recall`, the fraction of the true tags not given that are
-      found; both over all tags of the batch together, and 0 if there are none.
+    `true` has all tags of each image. `found_precision` is the fraction of found tags that are
+    true, and `found_recall` the fraction of the true tags not given that are found; both over all
+    tags of the batch together, and 0 if there are none.
     """
     count = lambda x: (x & mask[:, None]).sum().astype(jnp.float32)  # noqa: E731
     metrics = {"tags_found": divide(count(found), mask.sum())}

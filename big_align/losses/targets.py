@@ -17,11 +17,7 @@ def complete_targets(
     image_mask: Bool[Array, " b"] | None,
     text_mask: Bool[Array, " c"] | None,
 ) -> tuple[Int[Array, " b"], Int[Array, " c"], Bool[Array, " b"], Bool[Array, " c"]]:
-    """Checks the targets of a contrastive loss and fills in those left out.
-
-    Raises:
-      ValueError: as for `contrastive_loss`.
-    """
+    """Checks the targets of a contrastive loss and fills in those left out."""
     if (image_label is None) != (text_label is None):
         raise ValueError("image_label and text_label must be given together or both be None")
     if image_label is None or text_label is None:
@@ -64,29 +60,6 @@ class Weights(NamedTuple):
     column_positive: Float[Array, " b"]
 
 
-def rank_labels(
-    image_label: Int[Array, " b"],
-    text_label: Int[Array, " c"],
-    image_mask: Bool[Array, " b"],
-    text_mask: Bool[Array, " c"],
-    distinct: bool,
-) -> Labels:
-    """Renumbers labels from 0 to at most b + c - 1, masked images as -1, masked texts as -2.
-
-    Args:
-      image_label: a label per image.
-      text_label: a label per text.
-      image_mask: True on real images.
-      text_mask: True on real texts.
-      distinct: whether labels already are 0, 1, ..., which saves a sort.
-    """
-    if not distinct:
-        both = jnp.concatenate([image_label, text_label])
-        _, ranks = jnp.unique(both, return_inverse=True, size=len(both))
-        image_label, text_label = jnp.split(ranks, [len(image_label)])
-    return Labels(jnp.where(image_mask, image_label, -1), jnp.where(text_mask, text_label, -2))
-
-
 def arrange_pairs(
     zimg: Float[Array, "b d"],
     ztxt: Float[Array, "c d"],
@@ -98,16 +71,18 @@ def arrange_pairs(
 ) -> tuple[Float[Array, "p e"], Float[Array, "q e"], Labels]:
     """Clears masked examples, ranks labels, and appends masked examples and channels of zeros.
 
-    The other arguments are those of `contrastive_loss`.
-
-    Args:
-      multiples: of images, of texts and of channels, up to which there is padding.
-
-    Raises:
-      ValueError: as for `complete_targets`.
+    Labels are numbered anew from 0 to at most b + c - 1, masked images as -1, masked texts as -2.
+    Images, texts and channels are padded to `multiples`. The other arguments are those of
+    `contrastive_loss`.
     """
-    targets = complete_targets(zimg, ztxt, image_label, text_label, image_mask, text_mask)
-    labels = rank_labels(*targets, distinct=image_label is None)
+    row, column, real_image, real_text = complete_targets(
+        zimg, ztxt, image_label, text_label, image_mask, text_mask
+    )
+    if image_label is not None:  # otherwise they are 0, 1, ..., which saves a sort
+        both = jnp.concatenate([row, column])
+        _, ranks = jnp.unique(both, return_inverse=True, size=len(both))
+        row, column = jnp.split(ranks, [len(row)])
+    row, column = jnp.where(real_image, row, -1), jnp.where(real_text, column, -2)
     zimg = zimg if image_mask is None else clear_masked(zimg, image_mask)
     ztxt = ztxt if text_mask is None else clear_masked(ztxt, text_mask)
     rows, columns, channels = multiples
@@ -116,8 +91,8 @@ def arrange_pairs(
         jnp.pad(zimg, ((0, images), (0, zeros))),
         jnp.pad(ztxt, ((0, texts), (0, zeros))),
         Labels(
-            jnp.pad(labels.row, (0, images), constant_values=-1),
-            jnp.pad(labels.column, (0, texts), constant_values=-2),
+            jnp.pad(row, (0, images), constant_values=-1),
+            jnp.pad(column, (0, texts), constant_values=-2),
         ),
     )
 
@@ -128,19 +103,9 @@ def weigh_evenly(counted: Bool[Array, " n"], dtype: DTypeLike) -> Float[Array, "
 
 
 def weigh_labels(
-    labels: Labels,
-    text_queries: Bool[Array, " c"] | None,
-    label_smoothing: float,
-    dtype: DTypeLike,
+    labels: Labels, text_queries: Bool[Array, " c"] | None, label_smoothing: float, dtype: DTypeLike
 ) -> Weights:
-    """Computes weights from the positives of every example and the examples that have any.
-
-    Args:
-      labels: as `rank_labels` returns them.
-      text_queries: as `contrastive_loss` takes them.
-      label_smoothing: fraction of a target that its positives do not get.
-      dtype: type of the weights.
-    """
+    """Computes weights from the positives of every example and the examples that have any."""
 
     def count(label: Int[Array, " n"], counted: Bool[Array, " n"]) -> Int[Array, " labels"]:
         # Masked labels index from the end, and add 0 there.

@@ -95,13 +95,8 @@ def differentiate_pairs(
 ) -> Float[Array, "b c"]:
     """Returns the gradient with respect to the logits, in the precision of the embeddings.
 
-    Args:
-      compare: compares all rows with all columns.
-      x: rows.
-      y: columns.
-      scale: factor of the products.
-      rows: labels, logsumexp, factor of the softmax, and what is subtracted at positives.
-      columns: labels, logsumexp, and factor of the softmax.
+    `rows` are labels, logsumexp, factor of the softmax, and what is subtracted at positives;
+    `columns` are labels, logsumexp, and factor of the softmax.
     """
     (x_label, row_lse, *row), (y_label, column_lse, column) = rows, columns
     row_sides = x_label, row_lse * _LOG2E, *row
@@ -136,20 +131,11 @@ def judge_pairs(
     compare: Compare,
     x: Float[Array, "b d"],
     y: Float[Array, "c d"],
-    numbers: tuple[Float[Array, ""], Float[Array, ""]],
+    numbers: tuple[Float[Array, ""], Float[Array, ""]],  # scale and bias
     x_label: Int[Array, " b"],
     y_label: Int[Array, " c"],
 ) -> tuple[Float[Array, "b c"], Float[Array, ""], Float[Array, ""]]:
-    """Returns the gradients with respect to the logits, the sum of the losses, and theirs.
-
-    Args:
-      compare: compares all rows with all columns.
-      x: rows.
-      y: columns.
-      numbers: scale and bias.
-      x_label: labels of the rows.
-      y_label: labels of the columns.
-    """
+    """Returns the gradients with respect to the logits, the sum of the losses, and theirs."""
     made = compare(_JUDGE, x, y, Sides(numbers, (x_label,), (y_label,)))
     cost, slope = made.rows
     return made.stored, cost.sum(), slope.sum()
@@ -185,14 +171,8 @@ def sum_negatives(
 ) -> Sums:
     """Returns the sums of the examples over their negatives.
 
-    Args:
-      compare: compares examples with centers.
-      z: embeddings of examples.
-      directions: centers.
-      scale: factor of the products.
-      candidate: which centers are negatives where they are no positives.
-      positives: the centers that are not negatives of each example, each once; beyond the last
-        center for none.
+    These are the candidates among the directions of centers, but for an example's positives, each
+    of which is given once; one beyond the last center is none.
     """
     count = len(directions)
     marks = jnp.zeros((count // MARKED, len(z)), jnp.int32)
@@ -241,14 +221,8 @@ def differentiate_negatives(
 ) -> Float[Array, "b r"]:
     """Returns the gradient with respect to the products, which is not that of positives there.
 
-    Args:
-      compare: compares examples with centers.
-      z: embeddings of examples.
-      directions: centers.
-      scale: factor of the products.
-      candidate: which centers are negatives where they are no positives.
-      log_sum: the logarithm of each example's sum over its negatives.
-      slope: the gradient with respect to it.
+    `log_sum` is the logarithm of each example's sum over its negatives, `slope` the gradient with
+    respect to it, and `candidate` says which centers are negatives where they are no positives.
     """
     # Without negatives it is the lowest number, and nothing is left of the difference to it.
     log_sum = jnp.where(log_sum < _LOWEST / 2, 0, log_sum * _LOG2E)
