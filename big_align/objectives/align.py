@@ -18,17 +18,11 @@ class Align(ComposedObjective):
     """Trains by the normalized softmax in both directions.
 
     Args:
-      model: the dual encoder.
-      mesh: the devices over which the loss is computed.
       temperature: initial value of the divisor of the cosines (§5: 1.0).
       learn_temperature: False keeps the initial value (Table 8: 1/128, 1/64, 1/32).
       min_temperature: lower bound, by projection after each update.
       label_smoothing: fraction of the target spread over the batch (§5: 0.1).
       negative_fraction: fraction of the batch that takes part in each softmax, see `Contrast`.
-      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     def __init__(

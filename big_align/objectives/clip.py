@@ -17,17 +17,11 @@ class Clip(ComposedObjective):
     """Trains by softmax in both directions, or in one.
 
     Args:
-      model: the dual encoder.
-      mesh: the devices over which the loss is computed.
       temperature: initial value of exp(-tau) (CLIP §2.5: 0.07).
       min_temperature: lower bound of exp(-tau) (CLIP §2.5: logits scaled by 100 at most).
       label_smoothing: fraction of the target spread over the batch.
       direction: "both" trains the mean of the directions; "image_to_text" and "text_to_image" train
         one, and log the other.
-      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     locked: tuple[str, ...] = ()

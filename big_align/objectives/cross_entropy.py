@@ -35,14 +35,10 @@ class CrossEntropy(ComposedObjective):
     Args:
       model: the dual encoder; a text tower is not used.
       mesh: the devices; unused, since every row is independent.
-      num_classes: length of the list that labels are indices into.
       classifier: "linear" or "cosine".
       label_smoothing: fraction of the target spread over all classes.
       temperature: for "cosine", initial value of exp(-tau).
       min_temperature: for "cosine", lower bound of exp(-tau).
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     def __init__(

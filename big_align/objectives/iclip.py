@@ -63,7 +63,6 @@ class Iclip(ComposedObjective):
       direction: "both", "image_to_text" or "all".
       temperature: initial value of exp(-tau); not given for iCLIP, CLIP §2.5: 0.07.
       min_temperature: lower bound of exp(-tau) (CLIP §2.5: logits scaled by 100 at most).
-      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
 
     Raises:
       ValueError: a value is out of range, or no class has the description that is asked for.

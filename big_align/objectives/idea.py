@@ -154,12 +154,8 @@ class Idea(ComposedObjective):
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns the mean of both terms of eq. 6; a text has one image, so its entropy is 0.
 
-        Args:
-          params: the parameters.
-          outputs: the embeddings.
-          batch: the batch, for the images.
-          real: the texts that take part.
-          empty: those of them that are empty, whose target is 0 for every image; None if none is.
+        `real` texts take part; `empty` are those of them that are empty, whose target is 0 for
+        every image.
         """
         scale = self.scale(params)
         rows = {"mask": batch["mask"], "text_mask": real[:, :, None]}
@@ -172,11 +168,7 @@ class Idea(ComposedObjective):
         return (directions[0] + directions[1]) / 2, describe_directions(directions, scale)
 
     def recognize(self, params: Params, model_state: ModelState, batch: Batch) -> Logits:
-        """Returns the logits of the tags, in evaluation mode.
-
-        Raises:
-          UserError: there is no recognizer.
-        """
+        """Returns the logits of the tags, in evaluation mode."""
         if self.scorer is None:
             raise UserError(
                 "config.objective.recognition = False trains no recognizer: leave out the "

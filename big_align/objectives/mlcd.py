@@ -54,9 +54,6 @@ class Mlcd(ComposedObjective):
       margin: added to the angle between an image and its centers (MLCD A.1: 0.3).
       min_similarity: the least cosine for which clusters of images were kept (Table 5d), which the
         folder of clusters must have been made with; None accepts any folder.
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     watched = {"cosine_gap": "below"}
@@ -103,16 +100,7 @@ class Mlcd(ComposedObjective):
         self.min_similarity = min_similarity
 
     def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:
-        """Checks that there are clusters, as many as centers, with enough for each image.
-
-        Args:
-          folders: the folders of precomputed fields, by field.
-          where: the place of the data in the config, for error messages.
-
-        Raises:
-          ConfigError: clusters are missing or do not fit; the message says what to set.
-          UserError: the folder is broken.
-        """
+        """Checks that there are clusters, as many as centers, with enough for each image."""
         super().check_precomputed(folders, where)
         if "clusters" not in folders:
             raise ConfigError(
@@ -162,11 +150,7 @@ class Mlcd(ComposedObjective):
         return {TABLE: drawn}
 
     def _labels(self, batch: Batch) -> Int[Array, "b p"]:
-        """Returns the clusters that count, with -1 in padding rows.
-
-        Raises:
-          UserError: images have fewer clusters than `labels_per_image`.
-        """
+        """Returns the clusters that count, with -1 in padding rows."""
         given = batch["clusters"].shape[1]
         if given < self.labels_per_image:
             raise UserError(

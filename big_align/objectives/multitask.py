@@ -30,18 +30,10 @@ class MultiTask(ComposedObjective):
     one kind of rows, it is the loss of that kind. Texts of labeled rows are encoded but not used.
 
     Args:
-      model: the dual encoder.
-      mesh: the devices over which the loss is computed.
-      num_classes: length of the list that labels are indices into.
       temperature: initial value of exp(-tau) for the contrast.
-      min_temperature: lower bound of exp(-tau).
       label_smoothing: fraction of the target spread over the classes or the batch, in both losses.
       direction: of the contrast: "both" trains the mean of the directions; "image_to_text" (eq. 2)
         and "text_to_image" train one, and log the other.
-      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     def __init__(
@@ -100,10 +92,6 @@ class MultiTask(ComposedObjective):
 class FeaturesAndTexts(Encoder):
     """Encodes images and texts, and also returns the image tower's pooled features."""
 
-    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        """Makes fresh parameters and statistics of both towers."""
-        return self.init_by(None, rng, batch["image"], *flatten_texts(batch))
-
     def encode(
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
@@ -117,10 +105,7 @@ class FeaturesAndTexts(Encoder):
 
 
 def _encode_all(
-    model: DualEncoder,
-    image: Images,
-    text: Int[Array, "n l"],
-    text_mask: Bool[Array, "n l"],
+    model: DualEncoder, image: Images, text: Int[Array, "n l"], text_mask: Bool[Array, "n l"]
 ) -> tuple[Float[Array, "b f"], Float[Array, "b d"], Float[Array, "n d"]]:
     """Encodes in training mode; features and embeddings of the images come from one pass."""
     features = model.image_features(image, train=True)

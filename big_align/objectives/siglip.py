@@ -27,14 +27,9 @@ class Siglip(ComposedObjective):
     label of its own. The parameters are `model`, `log_scale`, which is t', and `bias`.
 
     Args:
-      model: the dual encoder.
-      mesh: the devices over which the loss is computed.
       temperature: initial value of exp(-t') (§3.2: t' = log 10).
       min_temperature: lower bound of exp(-t'), by projection after each update; the paper has none.
       bias: initial value of b (§3.2: -10).
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     def __init__(

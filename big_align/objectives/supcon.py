@@ -17,9 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from big_align.core.errors import UserError
 from big_align.core.types import Batch, Features, MeasuredLoss, ModelState, Outputs, Params
-from big_align.losses.supervised_contrastive import (
-    blockwise_supervised_contrastive_loss,
-)
+from big_align.losses.supervised_contrastive import blockwise_supervised_contrastive_loss
 from big_align.models.dual_encoder import DualEncoder, normalize
 from big_align.models.parts import layers
 from big_align.objectives.parts.classifier import run_layer
@@ -42,12 +40,8 @@ class SupCon(ComposedObjective):
 
     Args:
       model: the encoder; its text tower, if any, is left out.
-      mesh: the devices over which the loss is computed.
       temperature: divisor of the cosines, not learned (Khosla et al. §4: 0.1).
       projection_dim: size of the head's output (§3: 128).
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     takes_views = True
@@ -76,12 +70,7 @@ class SupCon(ComposedObjective):
 
 
 class ViewTower(Encoder):
-    """Encodes several views of each image, and projects their features.
-
-    Args:
-      model: the encoder; its text tower, if any, is left out.
-      projection_dim: size of the projection.
-    """
+    """Encodes several views of each image, and projects their features."""
 
     def __init__(self, model: DualEncoder, projection_dim: int):
         super().__init__(model, NO_TEXTS)
@@ -115,11 +104,7 @@ class ViewTower(Encoder):
 
 
 class ProjectionHead(nn.Module):
-    """A hidden layer as wide as the features, and a linear layer (Khosla et al. §3, "Proj").
-
-    Args:
-      dim: size of the result.
-    """
+    """A hidden layer as wide as the features, and a linear layer (Khosla et al. §3, "Proj")."""
 
     dim: int
 
@@ -133,11 +118,7 @@ class ProjectionHead(nn.Module):
 
 
 def _views(batch: Mapping) -> Array:
-    """Returns the images of a training batch.
-
-    Raises:
-      UserError: there are fewer than two views per image.
-    """
+    """Returns the images of a training batch: at least two views of each."""
     image = batch["image"]
     if image.ndim != 5 or image.shape[1] < 2:
         raise UserError(

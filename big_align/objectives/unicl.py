@@ -45,17 +45,10 @@ class Unicl(ComposedObjective):
     """Trains by softmax over the batch with positives from labels (UniCL eq. 1, Algorithm 1).
 
     Args:
-      model: the dual encoder.
-      mesh: the devices over which the loss is computed.
       temperature: initial value of exp(-tau) (§3.4: tau = 1).
-      min_temperature: lower bound of exp(-tau), by projection after each update.
       label_smoothing: fraction of the target spread over all real candidates (B.1: Swin's, 0.1).
       direction: "both" trains the mean of the directions; "image_to_text" (eq. 2) and
         "text_to_image" (eq. 3) train one, and log the other.
-      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     def __init__(

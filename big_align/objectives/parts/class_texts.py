@@ -24,16 +24,7 @@ Ids = tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]
 
 
 def tokenize_classes(classes: ClassList, template: str, tokenizer: Tokenizer) -> Ids:
-    """Returns the ids of all class texts and their mask, cut to the longest text.
-
-    Args:
-      classes: names, and descriptions if the template asks for them.
-      template: a text with {} for the name, and perhaps {description}.
-      tokenizer: turns texts into ids.
-
-    Raises:
-      ValueError: the template is wrong, or no class has the description that it asks for.
-    """
+    """Returns the ids of all class texts and their mask, cut to the longest text."""
     texts = fill_class_templates(classes, (template,), synonyms=False)
     text, text_mask = tokenizer([only for (only,) in texts])
     longest = np.flatnonzero(text_mask.any(axis=0)).max(initial=0) + 1
@@ -44,16 +35,7 @@ class ClassTexts:
     """Class texts, arranged in equal chunks over the devices.
 
     The number of classes need not be divisible: the last class is repeated as often as needed, and
-    `mask` says which rows are classes.
-
-    Args:
-      text: token ids, one row per class.
-      text_mask: True on real tokens.
-      mesh: the devices.
-      chunk: largest number of texts that a device encodes at a time.
-
-    Raises:
-      ValueError: `chunk` is not positive, or there are no classes.
+    `mask` says which rows are classes. A device encodes at most `chunk` texts at a time.
     """
 
     def __init__(
@@ -84,14 +66,9 @@ class ClassTexts:
     ) -> Float[Array, "p d"]:
         """Embeds the texts of all classes; differentiable with respect to the parameters.
 
-        Args:
-          encode_text: a function of parameters, `text` [n l], `text_mask` [n l] and a key, which is
-            None if `rng` is; returns embeddings.
-          params: the parameters, in full on every device.
-          rng: split into one key per chunk; None for none.
-
-        Returns:
-          One embedding per row of `mask`, split over the devices.
+        `encode_text` is a function of parameters, `text` [n l], `text_mask` [n l] and a key, one
+        for each chunk; None if `rng` is. There is one embedding per row of `mask`, split over the
+        devices.
         """
         keys = None if rng is None else jax.random.split(rng, self.mesh.size * self.chunks)
 

@@ -12,11 +12,7 @@ from big_align.models.parts import layers
 
 
 def make_classifier(num_classes: int, **options) -> layers.Dense:
-    """Makes the layer from pooled features to classes, which are sharded like a vocabulary.
-
-    Raises:
-      ValueError: there are fewer than two classes.
-    """
+    """Makes the layer from pooled features to classes, which are sharded like a vocabulary."""
     if num_classes < 2:
         raise ValueError(f"num_classes = {num_classes} must be at least 2")
     return layers.Dense(num_classes, ("embed", "vocab"), **options)

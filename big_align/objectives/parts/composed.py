@@ -23,12 +23,17 @@ class ComposedObjective:
     """All methods of `types.Objective` except the loss, from an encoder and a temperature.
 
     The parameters are a dictionary: `model` holds those of the dual encoder, the temperature has
-    its own entry, and objectives add theirs.
+    its own entry, and objectives add theirs. Arguments that many objectives take mean the same in
+    all; a value that is out of range is a ValueError.
 
     Args:
       encoder: encodes a batch.
       mesh: the devices over which the loss is computed.
       temperature: temperature of the cosines; None if none is learned.
+      model: the dual encoder.
+      min_temperature: lower bound of exp(-tau), by projection after each update.
+      num_classes: length of the list that labels are indices into.
+      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
     """
 
     takes_views = False
@@ -65,14 +70,25 @@ class ComposedObjective:
         Args:
           folders: the folders of precomputed fields, by field.
           where: the place of the data in the config, for error messages.
-
-        Raises:
-          ConfigError: they do not; the message says what to do.
-          UserError: a folder is broken.
         """
+        encoder = self.encoder
         for field, part in FEATURES.items():
-            if path := folders.get(field):
-                check_features(self.encoder, field, part, path, f"{where}.precomputed.{field}")
+            if not (path := folders.get(field)):
+                continue
+            place = f"{where}.precomputed.{field} = {path!r}"
+            if field not in encoder.takes_features:
+                raise ConfigError(f"{place}, but the objective takes none: leave it out")
+            if part not in encoder.model.locked:
+                raise ConfigError(
+                    f"{place} stands for the {part} tower, which is trained: write "
+                    f"--config.model.locked=\"('{part}',)\", or leave it out"
+                )
+            made_by = read_index(Path(path), ("dim", "made_by"))["made_by"]
+            if made_by.get("what", "features") != "features":
+                raise ConfigError(
+                    f"{place} holds the {made_by['what']} of each example, not the features of "
+                    f"its {part} tower: give python -m big_align.tools.embed --what=features"
+                )
 
     def describe_fields(self) -> Mapping[str, tuple[int, ...]]:
         """Requires no fields that only precomputed folders provide."""
@@ -122,32 +138,3 @@ class ComposedObjective:
     def embed_text(self, params: Params, model_state: ModelState, batch: Batch) -> Embeddings:
         """Returns unit-length text embeddings, in evaluation mode."""
         return self.encoder.embed_text(params, model_state, batch)
-
-
-def check_features(encoder: Encoder, field: str, part: str, path: str, where: str) -> None:
-    """Checks that precomputed features can replace the input of a tower.
-
-    Args:
-      encoder: encoder of the objective.
-      field: field of the batch.
-      part: tower of the field.
-      path: folder of the features.
-      where: the folder's place in the config, for error messages.
-
-    Raises:
-      ConfigError: they cannot; the message says what to do.
-      UserError: the folder is broken.
-    """
-    if field not in encoder.takes_features:
-        raise ConfigError(f"{where} = {path!r}, but the objective takes none: leave it out")
-    if part not in encoder.model.locked:
-        raise ConfigError(
-            f"{where} = {path!r} stands for the {part} tower, which is trained: write "
-            f"--config.model.locked=\"('{part}',)\", or leave it out"
-        )
-    made_by = read_index(Path(path), ("dim", "made_by"))["made_by"]
-    if made_by.get("what", "features") != "features":
-        raise ConfigError(
-            f"{where} = {path!r} holds the {made_by['what']} of each example, not the features of "
-            f"its {part} tower: give python -m big_align.tools.embed --what=features"
-        )

@@ -21,17 +21,9 @@ DIRECTIONS = ("both", "image_to_text", "text_to_image")
 class Contrast:
     """Softmax in both directions over the pairs of a batch, gathered from every device.
 
-    Args:
-      mesh: the devices over which it is computed.
-      label_smoothing: fraction of the target that is spread over the batch.
-      keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
-      direction: one of `DIRECTIONS`, for `average`.
-      negative_fraction: fraction of the batch that takes part in each softmax (ALIGN Table 8). The
-        batch is split into 1 / negative_fraction groups that do not see each other; the paper does
-        not say how it drops negatives.
-
-    Raises:
-      ValueError: a value is out of range or unknown.
+    With a `negative_fraction` (ALIGN Table 8) the batch is split into 1 / negative_fraction groups
+    that do not see each other; the paper does not say how it drops negatives. `direction`, one of
+    `DIRECTIONS`, is for `average`.
     """
 
     def __init__(
@@ -63,23 +55,12 @@ class Contrast:
         label: Int[Array, " b"] | None = None,
         unmatched: Bool[Array, "b k"] | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Computes both directions.
+        """Returns the image-to-text and the text-to-image loss, each as a mean over the batch.
 
-        Args:
-          scale: factor of the cosines.
-          outputs: `zimg` and `ztxt`.
-          batch: `mask`, and `text_mask` if there are several texts per image.
-          label: label of the image and the texts of each row; those with equal labels are positive
-            for each other, with equal weights. By default, those of the same row are.
-          unmatched: True on texts that are candidates of every image and belong to none, so they
-            are no rows of the text-to-image mean; by default, none is.
-
-        Returns:
-          The image-to-text and the text-to-image loss, each as a mean over the batch: that of the
-          groups that have a real row.
-
-        Raises:
-          UserError: the groups do not divide the batch.
+        With groups it is the mean over those that have a real row. Images and texts of rows with
+        equal labels are positive for each other, with equal weights; by default, those of the same
+        row are. `unmatched` texts are candidates of every image and belong to none, so they are no
+        rows of the text-to-image mean.
         """
         if len(batch["mask"]) % self._groups:
             raise UserError(
@@ -153,10 +134,7 @@ def describe_directions(
 def distinguish_pairs(label: Int[Array, " b"]) -> Int[Array, " b"]:
     """Gives each image-text pair a label that no other row has (Algorithm 1, TargetM).
 
-    Args:
-      label: labels of the global batch; negative for an image-text pair, and a class otherwise.
-
-    Returns:
-      Labels in which pair i has -1 - i, which is unique over all devices.
+    Pairs are the rows of the global batch with negative labels; pair i has -1 - i, which is unique
+    over all devices.
     """
     return jnp.where(label < 0, -1 - jnp.arange(len(label), dtype=label.dtype), label)

@@ -24,10 +24,8 @@ FEATURES: Mapping[str, str] = {"image_embedding": "image", "text_embedding": "te
 class Encoder:
     """What encoders share: evaluation, which does not change any statistics.
 
-    Args:
-      model: the dual encoder.
-      no_texts: why there are no texts to embed, and what to do; then the text tower, if any, is
-        left out. Empty if texts are trained.
+    `no_texts` says why there are no texts to embed, and what to do; then the text tower, if any, is
+    left out. It is empty if texts are trained.
     """
 
     takes_features: tuple[str, ...] = ()
@@ -59,17 +57,9 @@ class Encoder:
         *inputs: Any,
         **options: Any,
     ) -> tuple[Any, ModelState]:
-        """Applies a method of the model in training mode.
+        """Applies a method of the model in training mode; returns its result, and new statistics.
 
-        Args:
-          params: `model` holds the parameters of the model.
-          model_state: running statistics.
-          rng: key for dropout.
-          inputs: inputs of the method.
-          options: its name, and its other arguments.
-
-        Returns:
-          What the method returns, and the new statistics.
+        `options` are the name of the method, and its other arguments.
         """
         outputs, new_state = self.model.apply(
             {"params": params["model"], **model_state},
@@ -86,8 +76,8 @@ class Encoder:
         return self.model.apply({"params": params["model"], **model_state}, *inputs, method=method)
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        """Makes fresh parameters and statistics."""
-        raise NotImplementedError
+        """Makes fresh parameters and statistics of both towers."""
+        return self.init_by(None, rng, batch["image"], *flatten_texts(batch))
 
     def encode(
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
@@ -109,11 +99,7 @@ class Encoder:
         return self.apply("encode_image", params, model_state, batch["image"])
 
     def embed_text(self, params: Params, model_state: ModelState, batch: Batch) -> Embeddings:
-        """Returns unit-length text embeddings.
-
-        Raises:
-          UserError: nothing was trained to embed texts.
-        """
+        """Returns unit-length text embeddings."""
         if self.no_texts:
             raise UserError(self.no_texts)
         texts = batch["text"], batch["text_mask"]
@@ -131,18 +117,10 @@ class TwoTowers(Encoder):
 
     takes_features = tuple(FEATURES)
 
-    def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        """Makes fresh parameters and statistics of both towers."""
-        return self.init_by(None, rng, batch["image"], *flatten_texts(batch))
-
     def encode(
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
-        """Returns unit-length `zimg` [b d] and `ztxt` [b d], or [b k d] with k texts per image.
-
-        Raises:
-          UserError: there are features for a tower that is trained, or of another width.
-        """
+        """Returns unit-length `zimg` [b d] and `ztxt` [b d], or [b k d] with k texts per image."""
         (zimg, ztxt), state = self.train(params, model_state, rng, batch, method=_embed_batch)
         return {"zimg": zimg, "ztxt": ztxt.reshape(*batch["text_mask"].shape[:-1], -1)}, state
 
@@ -192,8 +170,7 @@ class ProjectedImageTower(Encoder):
 def read_features(model: DualEncoder, batch: Batch, field: str) -> Float[Array, "n f"]:
     """Returns the pooled features of a locked tower that a batch holds, float32.
 
-    Raises:
-      UserError: the tower is trained, so they would not be its own, or their width differs.
+    If the tower is trained, they would not be its own, and are refused.
     """
     part = FEATURES[field]
     if part not in model.locked:
@@ -225,11 +202,7 @@ def _embed_batch(
 
 
 def flatten_texts(batch: Batch) -> tuple[Array, Array]:
-    """Returns all texts of a batch as rows, and their masks.
-
-    Raises:
-      ConfigError: the batch has no texts.
-    """
+    """Returns all texts of a batch as rows, and their masks."""
     length = batch["text"].shape[-1]
     if batch["text"].ndim > 2 and not batch["text"].shape[1]:
         raise ConfigError(

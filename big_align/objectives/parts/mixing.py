@@ -74,20 +74,11 @@ class MixedLabels:
         return getattr(self.objective, name)
 
     def augment(self, batch: Batch, rng: PRNGKeyArray, step: Int[Array, ""]) -> Batch:
-        """Mixes the images of a global batch.
+        """Mixes the images of a global batch with one view per image; uint8 images stay uint8.
 
-        Args:
-          batch: a batch with one view per image; uint8 images are rounded back to uint8.
-          rng: key for the choice of method, the fraction and the box.
-          step: step of the training, for the objective.
-
-        Returns:
-          The batch with mixed images, and with `partner` [b], the row that each row is mixed with
-          or its own, `partner_label` [b], and `mix_fraction` [b], the fraction that is its own: one
-          number, repeated.
-
-        Raises:
-          ValueError: there are several views per image.
+        The batch gets `partner` [b], the row that each row is mixed with or its own,
+        `partner_label` [b], and `mix_fraction` [b], the fraction that is its own: one number,
+        repeated.
         """
         inner_rng, rng = jax.random.split(rng)
         batch = self.objective.augment(batch, inner_rng, step)
@@ -152,11 +143,7 @@ class MixedLabels:
 def pair_rows(eligible: Bool[Array, " b"]) -> Int[Array, " b"]:
     """Returns the row that each eligible row is paired with, from the outside in.
 
-    Args:
-      eligible: which rows are paired; the others are paired with themselves.
-
-    Returns:
-      A permutation that is its own inverse.
+    Others are paired with themselves. It is a permutation that is its own inverse.
     """
     rows = jnp.arange(len(eligible))
     rank = jnp.cumsum(eligible) - 1
@@ -169,13 +156,7 @@ def draw_box(
 ) -> Bool[Array, "h w"]:
     """Draws CutMix's box: 1 - `fraction` of the area, around any pixel, clipped at the borders.
 
-    Args:
-      rng: key for the center.
-      size: height and width of the image.
-      fraction: the part that is outside the box, before it is clipped.
-
-    Returns:
-      True inside the box.
+    It is True inside; `fraction` is the part that is outside before it is clipped.
     """
 
     def side(key: PRNGKeyArray, length: int) -> Bool[Array, " n"]:

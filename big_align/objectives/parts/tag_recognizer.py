@@ -15,12 +15,7 @@ from big_align.losses.tag_recognition import LOSSES, find_tags, mark_tags
 from big_align.models.dual_encoder import DualEncoder, normalize
 from big_align.models.ml_decoder import MLDecoder
 from big_align.objectives.parts.classifier import make_classifier, run_layer
-from big_align.objectives.parts.encoders import (
-    Encoder,
-    flatten_texts,
-    read_features,
-    real_texts,
-)
+from big_align.objectives.parts.encoders import Encoder, read_features, real_texts
 from big_align.objectives.parts.tag_texts import TagTexts, choose_written
 
 HEADS = ("ml_decoder", "cls")
@@ -41,9 +36,6 @@ class Recognizer:
         (Lin et al. 2017, §3.3). SPLC strengthens what it finds: a tag that starts near the
         threshold, as all do without a bias, and has not fallen by `change_step`, is found in every
         image from then on.
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     head: str = "ml_decoder"
@@ -96,9 +88,6 @@ class Discovery:
       empty_texts: where the empty text of an image without found tags takes part in eq. 6:
         "candidates" of every image (§3.3, Algorithm 1); also as "rows" of the text-to-image mean,
         each with a loss of 0 (the authors' code); or "left_out".
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     threshold: float = 0.6
@@ -117,11 +106,7 @@ class Discovery:
 
 
 def check_probability(name: str, value: float) -> None:
-    """Checks that a probability is neither 0 nor 1.
-
-    Raises:
-      ValueError: it is not between them.
-    """
+    """Raises a ValueError if a probability is not between 0 and 1."""
     if not 0 < value < 1:
         raise ValueError(f"{name} = {value} is not in (0, 1): it is a probability")
 
@@ -131,13 +116,7 @@ RECOGNIZER, DISCOVERY = Recognizer(), Discovery()
 
 
 class TagFinder:
-    """Determines which tags were found, and writes texts of them (§3.3).
-
-    Args:
-      tags: the tags to recognize.
-      discovery: when tags are found, and how they are used.
-      written: writes texts of tags; None writes none.
-    """
+    """Determines which tags were found, and writes texts of them (§3.3) where `written` does."""
 
     def __init__(self, tags: TagList, discovery: Discovery, written: TagTexts | None):
         self.num_tags = len(tags.names)
@@ -173,9 +152,7 @@ class TagFinder:
     ) -> tuple[Bool[Array, "b k"], Bool[Array, "b k"] | None]:
         """Returns which texts take part, the captions and then those of tags, and which are empty.
 
-        Args:
-          batch: a batch.
-          new: the images in which tags are found.
+        `new` images are those in which tags are found.
         """
         captions = real_texts(batch).reshape(len(new), -1)
         if self.written is None:
@@ -191,11 +168,6 @@ class TagScorer:
     """Scores the tags of images, given what an image tower makes of them.
 
     Its parameters are `recognizer`, besides those of the towers.
-
-    Args:
-      recognizer: settings of the head.
-      num_tags: number of tags.
-      dtype: name of the type of the computation.
     """
 
     def __init__(self, recognizer: Recognizer, num_tags: int, dtype: str):
@@ -242,11 +214,6 @@ class RecognizingTowers(Encoder):
     """Encodes images, recognizes their tags, and encodes their texts with those of found tags.
 
     A batch may hold the pooled features of a locked image tower if the recognizer reads no others.
-
-    Args:
-      model: the dual encoder.
-      scorer: scores tags.
-      finder: makes texts of them.
     """
 
     def __init__(self, model: DualEncoder, scorer: TagScorer, finder: TagFinder):
@@ -256,7 +223,7 @@ class RecognizingTowers(Encoder):
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes the towers' parameters and the recognizer's."""
-        params, state = self.init_by(None, rng, batch["image"], *flatten_texts(batch))
+        params, state = super().init(rng, batch)
         return self.scorer.init(self, rng, params, state, batch), state
 
     def encode(
@@ -280,13 +247,7 @@ class RecognizingTowers(Encoder):
 
 
 class RecognizingImageTower(Encoder):
-    """Encodes images alone, and recognizes their tags; a text tower, if any, is left out.
-
-    Args:
-      model: the dual encoder.
-      scorer: scores tags.
-      no_texts: why there are no texts to embed, and what to do.
-    """
+    """Encodes images alone, and recognizes their tags; a text tower, if any, is left out."""
 
     def __init__(self, model: DualEncoder, scorer: TagScorer, no_texts: str):
         super().__init__(model, no_texts)

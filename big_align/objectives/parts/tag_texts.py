@@ -20,13 +20,8 @@ class TagTexts:
     of tags: two images with the same tags have the same text, and a small change of a probability
     moves no word. A text that gets too long ends after the last tag that fits.
 
-    Args:
-      tags: the tags with their tokens.
-      tokenizer: the tokenizer of the captions; its length is that of the texts.
-
-    Raises:
-      UserError: the tags were made for another vocabulary.
-      ValueError: a tag alone does not fit into a text.
+    Texts have the length of the tokenizer, that of the captions, whose vocabulary must be the
+    tags'. A tag that does not fit into a text alone is a ValueError.
     """
 
     def __init__(self, tags: TagList, tokenizer: Tokenizer):
@@ -47,14 +42,9 @@ class TagTexts:
     def __call__(
         self, chosen: Bool[Array, "b c"]
     ) -> tuple[Int32[Array, "b l"], Bool[Array, "b l"]]:
-        """Writes a text of the tags of each row.
+        """Returns the ids of a text of the tags of each row, and which of them are real.
 
-        Args:
-          chosen: the tags of each row.
-
-        Returns:
-          Token ids, and which of them are real. The text of a row without tags is the empty one:
-          what the tokenizer puts at the ends.
+        The text of a row without tags is the empty one: what the tokenizer puts at the ends.
         """
         ids, inside = self._lay_out(jnp.asarray(chosen))
         written = inside.sum(axis=1, keepdims=True, dtype=jnp.int32)
@@ -98,10 +88,7 @@ Marks = TypeVar("Marks", Bool[Array, "b c"], Bool[np.ndarray, "b c"])
 def choose_written(given: Marks, found: Marks, retain: bool) -> Marks:
     """Returns the tags that each image's new text is made of: none where none is found (§3.3).
 
-    Args:
-      given: the tags of the given captions.
-      found: the tags that are found besides.
-      retain: whether the text also has the given tags.
+    They are the found tags, and with `retain` those of the given captions.
     """
     chosen = found | given if retain else found
     return chosen & found.any(axis=1, keepdims=True)
@@ -110,11 +97,8 @@ def choose_written(given: Marks, found: Marks, retain: bool) -> Marks:
 def split_ends(tokenizer: Tokenizer, name: str) -> tuple[list[int], list[int]]:
     """Returns the ids that a tokenizer puts at the start and at the end of every text.
 
-    They are the ids of an empty text, split where another text starts to differ.
-
-    Args:
-      tokenizer: turns texts into ids.
-      name: any text that is not empty.
+    They are the ids of an empty text, split where another text, which is not empty, starts to
+    differ.
     """
     text, mask = tokenizer(["", name])
     empty, other = (ids[real].tolist() for ids, real in zip(text, mask, strict=True))

@@ -13,11 +13,7 @@ from big_align.core.types import Params
 
 
 def check_bounds(temperature: float, min_temperature: float) -> None:
-    """Checks that the initial value of a temperature respects its bound.
-
-    Raises:
-      ValueError: it is below the bound, or the bound is not positive.
-    """
+    """Raises a ValueError unless an initial temperature respects its bound, which is positive."""
     if not 0 < min_temperature <= temperature:
         raise ValueError(
             f"temperature = {temperature} must be at least min_temperature = "
@@ -28,10 +24,7 @@ def check_bounds(temperature: float, min_temperature: float) -> None:
 class Divisor:
     """Cosines are divided by a temperature (ALIGN §4.1); the parameter is `temperature`.
 
-    Args:
-      temperature: initial value.
-      min_temperature: lower bound.
-      learned: False keeps the initial value, and there is no parameter.
+    One that is not learned keeps its initial value, and there is no parameter.
     """
 
     def __init__(self, temperature: float, min_temperature: float, learned: bool = True):
@@ -56,9 +49,7 @@ class Divisor:
 class LogScale:
     """Cosines are multiplied by exp(tau) (CLIP §2.3, UniCL Alg. 1); the parameter is `log_scale`.
 
-    Args:
-      temperature: initial value of exp(-tau).
-      min_temperature: lower bound of exp(-tau).
+    The temperatures are initial value and lower bound of exp(-tau).
     """
 
     def __init__(self, temperature: float, min_temperature: float):
