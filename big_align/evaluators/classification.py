@@ -24,9 +24,6 @@ class Classification(ImageEvaluator):
       num_classes: number of classes of the part; None for all from `first_class` on.
       trained_classes: all classes of the classifier; None if only their number is known. A source
         that names its classes is joined with them by name.
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     reads = ("label",)
@@ -57,11 +54,7 @@ class Classification(ImageEvaluator):
         self.num_classes = num_classes
 
     def measure(self, embedder: Embedder) -> Measured:
-        """Classifies all images and returns the accuracies; its pictures show confused classes.
-
-        Raises:
-          UserError: the classifier has fewer classes, or a label is not one of the part's classes.
-        """
+        """Classifies all images and returns the accuracies; its pictures show confused classes."""
         with self.open(embedder) as loader:
             logits, readable = embedder.classify_images(loader.images(), loader.num_examples)
             label = loader.labels()[readable]

@@ -38,10 +38,7 @@ MAX_LENGTHS, LENGTH_UNIT = 4, 8
 
 @runtime_checkable
 class Verbs(Protocol):
-    """What embeds: an objective, or a model alone.
-
-    A method that is missing, such as `embed_text`, is an error when it is asked for (`REMEDIES`).
-    """
+    """What embeds: an objective, or a model alone; `REMEDIES` has methods that may be missing."""
 
     def scale(self, params: Params) -> Float[jax.Array, ""] | None:
         """Returns what cosines are multiplied by; None if there is nothing."""
@@ -49,6 +46,8 @@ class Verbs(Protocol):
 
 class Embedder:
     """Embeds with the towers of an objective; compiles once per shape.
+
+    What the objective lacks, such as classes, is a UserError when a method asks for it.
 
     Args:
       objective: provides `embed_image` and `embed_text`, and possibly `image_features`, `classify`
@@ -139,41 +138,25 @@ class Embedder:
     def image_features(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
     ) -> tuple[Float[np.ndarray, "n f"], Bool[np.ndarray, "n"]]:
-        """Like `embed_images`, but returns what the image tower pools, before any projection.
-
-        Raises:
-          UserError: the objective has no such features.
-        """
+        """Like `embed_images`, but returns what the image tower pools, before any projection."""
         return self._apply_to_images(("image_features",), batches, count)
 
     def embeddings_and_features(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
     ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n f"], Bool[np.ndarray, "n"]]:
-        """Returns what `embed_images` and `image_features` return, in one pass over the images.
-
-        Raises:
-          UserError: the objective has no such features.
-        """
+        """Returns what `embed_images` and `image_features` return, in one pass over the images."""
         return self._apply_to_images(("embed_image", "image_features"), batches, count)
 
     def classify_images(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
     ) -> tuple[Float[np.ndarray, "n c"], Bool[np.ndarray, "n"]]:
-        """Like `embed_images`, but returns logits over the classes of the objective's training.
-
-        Raises:
-          UserError: the objective has no classes.
-        """
+        """Like `embed_images`, but returns logits over the classes of the objective's training."""
         return self._apply_to_images(("classify",), batches, count)
 
     def recognize(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
     ) -> tuple[Float[np.ndarray, "n c"], Bool[np.ndarray, "n"]]:
-        """Like `embed_images`, but returns logits of the tags that the objective recognizes.
-
-        Raises:
-          UserError: the objective recognizes no tags.
-        """
+        """Like `embed_images`, but returns logits of the tags that the objective recognizes."""
         return self._apply_to_images(("recognize",), batches, count)
 
     def embed_texts(
@@ -193,8 +176,7 @@ class Embedder:
     def text_function(self) -> tuple[Callable[..., jax.Array], Params, ModelState]:
         """Returns a differentiable function that embeds texts, and the weights in use.
 
-        Returns:
-          A function of parameters, statistics and a placed batch, and the first two of these.
+        It is a function of parameters, statistics and a placed batch.
         """
         if self._variables is None:
             raise RuntimeError("call use(params, model_state) before embedding")
@@ -257,15 +239,7 @@ def _group_by_length(
     """Puts texts of similar length into one batch and cuts it: padding makes no difference.
 
     The texts of a few batches keep their order and length, since every length is compiled
-    separately.
-
-    Args:
-      text_mask: True on real tokens.
-      batch_size: rows of a batch.
-      many: from this many batches on, texts are grouped.
-
-    Returns:
-      The order of the texts, and the length of each batch.
+    separately. Returns the order of the texts, and the length of each batch.
     """
     count, whole = text_mask.shape
     starts = range(0, count, batch_size)

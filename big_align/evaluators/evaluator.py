@@ -7,7 +7,7 @@ from big_align.core.nodes import Node
 from big_align.data.examples import Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.evaluators.embedder import Embedder
-from big_align.evaluators.features import open_images
+from big_align.evaluators.features import LabeledFeatures, mark_classes, take_readable
 
 
 @runtime_checkable
@@ -35,8 +35,13 @@ class ImageEvaluator:
       source: examples with an image.
       transform: image operations, without randomness.
       max_broken_fraction: the fraction of broken examples above which evaluation stops.
+      tokenizer: the one that the model was trained with.
+      templates: texts with {} in place of the name, and perhaps {description}; None for those of
+        the class list, or else "a photo of a {}.".
     """
 
+    place = ""
+    """The name of the evaluator in messages about its sources."""
     lower_is_better: Sequence[str] = ()
     needed: tuple[str, ...] = ()
     """The methods of an objective that it calls, whatever its settings are."""
@@ -54,7 +59,33 @@ class ImageEvaluator:
     def open(self, embedder: Embedder, source: Source | None = None) -> EvalLoader:
         """Opens the examples, or others, in the batches of an embedder."""
         source = self.source if source is None else source
-        return open_images(embedder, source, self.transform, self.max_broken_fraction)
+        rows = embedder.batch_size, embedder.rows
+        return EvalLoader(source, self.transform, *rows, self.max_broken_fraction)
+
+    def read_features(
+        self, embedder: Embedder, field: str, *whats: str, several_labels: bool = False
+    ) -> dict[str, LabeledFeatures]:
+        """Returns each kind of features, in one pass, of the images of a source that can be read.
+
+        The source is the one in a field. With `several_labels` an example has any number of labels,
+        and the number of classes is the largest label plus one.
+
+        Raises:
+          UserError: as for `take_readable`, or an example has several labels and should not.
+        """
+        source, where = getattr(self, field), f"{self.place}.{field}"
+        with self.open(embedder, source) as loader:
+            given = loader.images(), loader.num_examples
+            if len(whats) > 1:
+                embedding, features, readable = embedder.embeddings_and_features(*given)
+                found = {"embedding": embedding, "features": features}
+            else:
+                (what,) = whats
+                embed = {"features": embedder.image_features, "embedding": embedder.embed_images}
+                rows, readable = embed[what](*given)
+                found = {what: rows}
+            label = mark_classes(loader.label_sets()) if several_labels else loader.labels()
+        return {x: take_readable(source, found[x], label, readable, x, where) for x in whats}
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Returns the numbers of `measure`."""

@@ -1,6 +1,6 @@
-"""What evaluators of frozen features share: reading features with labels, splits, random orders."""
+"""What evaluators of frozen features share: features with labels, classes, random orders."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,8 +8,7 @@ from jaxtyping import Bool, Float, Int
 
 from big_align.core.errors import UserError
 from big_align.data.examples import Source
-from big_align.data.loading.evaluation_loader import EvalLoader
-from big_align.evaluators.embedder import Embedder
+from big_align.data.shard_offsets import ShardOffsets
 
 VERBS = {"features": "image_features", "embedding": "embed_image"}
 """The method for each kind: pooled features before any projection, or unit-length embeddings."""
@@ -17,15 +16,11 @@ WHAT = tuple(VERBS)
 
 
 class LabeledFeatures(NamedTuple):
-    """The images of a set that could be read.
-
-    Attributes:
-      features: one row per image.
-      label: the class of each; or, for images with several, whether an image has each class.
-    """
+    """The images of a set that could be read, one row each."""
 
     features: Float[np.ndarray, "n f"]
     label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"]
+    """The class of each; or, for images with several, whether an image has each class."""
 
 
 def check_what(what: str) -> str:
@@ -33,82 +28,6 @@ def check_what(what: str) -> str:
     if what not in WHAT:
         raise ValueError(f"what = {what!r} is unknown; known: {', '.join(WHAT)}")
     return what
-
-
-def open_images(
-    embedder: Embedder, source: Source, transform: str, max_broken_fraction: float
-) -> EvalLoader:
-    """Opens the examples of a source in the batches of an embedder.
-
-    Args:
-      embedder: embedder of the model.
-      source: examples with an image.
-      transform: image operations, without randomness.
-      max_broken_fraction: the fraction of broken examples above which evaluation stops.
-    """
-    rows = embedder.batch_size, embedder.rows
-    return EvalLoader(source, transform, *rows, max_broken_fraction=max_broken_fraction)
-
-
-def read_features(
-    embedder: Embedder,
-    source: Source,
-    transform: str,
-    what: str,
-    max_broken_fraction: float,
-    where: str,
-    several_labels: bool = False,
-) -> LabeledFeatures:
-    """Embeds the images of a source; those that cannot be decoded are left out.
-
-    Args:
-      embedder: embedder of the model.
-      source: examples with an image and one label, or any number of labels.
-      transform: image operations, without randomness.
-      what: one of WHAT.
-      max_broken_fraction: the fraction of broken examples above which evaluation stops.
-      where: name of the source in error messages.
-      several_labels: whether examples have any number of labels; the number of classes is then the
-        largest label plus one.
-
-    Raises:
-      UserError: an example does not have exactly one label, or, with `several_labels`, none has
-        any; or features are not finite. The message names the first example.
-    """
-    given = transform, (what,), max_broken_fraction, where, several_labels
-    return read_kinds(embedder, source, *given)[what]
-
-
-def read_kinds(
-    embedder: Embedder,
-    source: Source,
-    transform: str,
-    whats: tuple[str, ...],
-    max_broken_fraction: float,
-    where: str,
-    several_labels: bool = False,
-) -> dict[str, LabeledFeatures]:
-    """Reads each kind in `whats` like `read_features`, all in one pass over the images."""
-    with open_images(embedder, source, transform, max_broken_fraction) as loader:
-        found, readable = _embed(embedder, loader, whats)
-        label = mark_classes(loader.label_sets()) if several_labels else loader.labels()
-    return {
-        what: take_readable(source, found[what], label, readable, what, where) for what in whats
-    }
-
-
-def _embed(
-    embedder: Embedder, loader: EvalLoader, whats: tuple[str, ...]
-) -> tuple[Mapping[str, Float[np.ndarray, "n _"]], Bool[np.ndarray, "n"]]:
-    """Returns the rows of each kind, and which of them belong to real images."""
-    given = loader.images(), loader.num_examples
-    if set(whats) == set(WHAT):
-        embedding, features, readable = embedder.embeddings_and_features(*given)
-        return {"embedding": embedding, "features": features}, readable
-    (what,) = whats
-    embed = {"features": embedder.image_features, "embedding": embedder.embed_images}[what]
-    rows, readable = embed(*given)
-    return {what: rows}, readable
 
 
 def take_readable(
@@ -121,16 +40,12 @@ def take_readable(
 ) -> LabeledFeatures:
     """Leaves out the images that could not be decoded, and checks the others.
 
-    Args:
-      source: source of the examples, in the same order, for their names.
-      features: one row per image.
-      label: label of each image, in one of the forms of `LabeledFeatures`.
-      readable: False where an image could not be decoded.
-      what: kind of the features, for error messages.
-      where: name of the source in error messages.
+    The source has the examples in the same order, and gives their names; `what` is the kind of the
+    features and `where` the name of the source in error messages.
 
     Raises:
-      UserError: as for `read_features`.
+      UserError: an example lacks a label (where there may be several, all do), or features are not
+        finite. The message names the first example.
     """
     several_labels = label.ndim == 2
     not_finite = ~np.isfinite(features).all(axis=1)
@@ -140,9 +55,10 @@ def take_readable(
     for wrong, reason in faults:
         numbers = np.flatnonzero(wrong & readable)
         if len(numbers):
+            first = ShardOffsets(source.shard_sizes).locate_one(int(numbers[0]))
             raise UserError(
                 f"{where}: {len(numbers)} of {len(label)} examples, "
-                f"{_name(source, int(numbers[0]))} the first, {reason}"
+                f"{source.name(*first)} the first, {reason}"
             )
     if not readable.any():
         raise UserError(f"{where}: there are no examples")
@@ -155,12 +71,7 @@ def take_readable(
 def mark_classes(
     sets: Sequence[Collection[int]], count: int | None = None
 ) -> Bool[np.ndarray, "n c"]:
-    """Marks the classes that each example has.
-
-    Args:
-      sets: the labels of each example.
-      count: number of classes; None for the largest label plus one.
-    """
+    """Marks the classes that each example has, of `count` or of those up to the largest label."""
     largest = max((max(s, default=-1) for s in sets), default=-1)
     present = np.zeros((len(sets), largest + 1 if count is None else count), bool)
     for row, labels in zip(present, sets, strict=True):
@@ -177,13 +88,6 @@ def widen_labels(*parts: LabeledFeatures | None) -> list[LabeledFeatures | None]
         return np.pad(label, [(0, 0), (0, classes - label.shape[1])]) if label.ndim == 2 else label
 
     return [part and part._replace(label=widen(part.label)) for part in parts]
-
-
-def _name(source: Source, number: int) -> str:
-    """Returns the name of the example at a position in the source's own order."""
-    ends = np.cumsum(source.shard_sizes)
-    shard = int(np.searchsorted(ends, number, side="right"))
-    return source.name(shard, int(number - ends[shard] + source.shard_sizes[shard]))
 
 
 def find_classes(
@@ -212,23 +116,16 @@ def rarest_classes(present: Bool[np.ndarray, "n c"]) -> Int[np.ndarray, "n"]:
 def shuffle_in_classes(
     label: Int[np.ndarray, "n"], seed: int, draw: int = 0
 ) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
-    """Puts the examples of each class in a random order, the same for the same arguments.
+    """Returns the place of each example in a random order of its class, and the size of the class.
 
-    Args:
-      label: the class of each example.
-      seed: seed of the order.
-      draw: orders of different draws are independent.
-
-    Returns:
-      The position of each example in its class, and how many examples that class has.
+    Orders are the same for the same arguments; those of different draws are independent.
     """
     noise = np.random.default_rng([seed, draw]).permutation(len(label))
     order = np.lexsort((noise, label))
     _, first, inverse, count = np.unique(
         label[order], return_index=True, return_inverse=True, return_counts=True
     )
-    place = np.empty(len(label), np.int64)
-    size = np.empty(len(label), np.int64)
+    place, size = np.empty((2, len(label)), np.int64)
     place[order] = np.arange(len(label)) - first[inverse]
     size[order] = count[inverse]
     return place, size

@@ -21,12 +21,11 @@ from big_align.evaluators.features import (
     LabeledFeatures,
     check_classes,
     check_what,
-    read_kinds,
     shuffle_in_classes,
 )
 from big_align.evaluators.linear_probe import rate, search_strength
 from big_align.evaluators.scores import accuracy
-from big_align.evaluators.zero_shot import embed_classes, warn_of_alike
+from big_align.evaluators.zero_shot import check_named, embed_classes, warn_of_alike
 
 PENALTY = 2.0**10
 """Penalty of least squares, as in big_vision's `fewshot_lsr`, whatever the number of images."""
@@ -40,15 +39,8 @@ def draw_shots(
 ) -> tuple[Bool[np.ndarray, "n"], Bool[np.ndarray, "n"]]:
     """Draws images of each class to fit on, and others for choosing the regularization.
 
-    Within a draw, the images of fewer shots are a subset of those of more; draws are independent.
-
-    Args:
-      label: the class of each image.
-      shots: images per class to fit on.
-      draw: the number of the draw; the same number draws the same images.
-
-    Returns:
-      Which images are fitted on, and which are held out.
+    Within a draw, the images of fewer shots are a subset of those of more; draws are independent,
+    and the same number draws the same images.
 
     Raises:
       UserError: a class has too few images.
@@ -65,12 +57,7 @@ def draw_shots(
 
 
 def choose_shots(label: Int[np.ndarray, "n"], shots: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns those numbers of shots that `draw_shots` can draw of every class.
-
-    Args:
-      label: the class of each image.
-      shots: images per class to fit on.
-    """
+    """Returns those numbers of shots that `draw_shots` can draw of every class."""
     _, size = np.unique(label, return_counts=True)
     return tuple(count for count in shots if count + min(count, MAX_HELD_OUT) <= size.min())
 
@@ -82,10 +69,9 @@ Sets = tuple[LabeledFeatures, LabeledFeatures]
 def number_classes(
     train: LabeledFeatures, test: LabeledFeatures
 ) -> tuple[Sets, Int[np.ndarray, "c"]]:
-    """Renumbers the classes of a training set consecutively.
+    """Renumbers the classes of a training set consecutively, in both sets.
 
-    Returns:
-      Both sets with the new numbers as labels, and the original classes by new number.
+    Returns the sets, and the original classes by new number.
 
     Raises:
       UserError: a class of the test set has no example in the training set.
@@ -121,17 +107,9 @@ def measure_texts(
     shots: tuple[int, ...],
     draws: int,
 ) -> dict[str, float]:
-    """Measures cosine classifiers that start as texts.
+    """Measures cosine classifiers that start as texts: what `measure_shots` does, and `text_0shot`.
 
-    Args:
-      sets: sets of embeddings, with consecutive class numbers.
-      ztxt: unit-length embeddings of the classes.
-      temperature: what cosines are divided by.
-      shots: images per class.
-      draws: number of draws.
-
-    Returns:
-      What `measure_shots` does, and `text_0shot`.
+    The sets are embeddings, and `ztxt` those of the classes, by their consecutive numbers.
     """
     test, begin = sets[1], CosineClassifier(ztxt, temperature)
     found = {"text_0shot": accuracy(begin.scores(test.features), test.label)}
@@ -158,17 +136,10 @@ def measure_shots(
     shots: tuple[int, ...],
     draws: int,
 ) -> dict[str, float]:
-    """Measures one kind of classifier.
+    """Returns accuracies and their standard deviations, as `NAME_4shot` and `NAME_4shot_std`.
 
-    Args:
-      name: of the kind.
-      fit: makes a classifier from shots and held-out images.
-      sets: sets with consecutive class numbers.
-      shots: images per class.
-      draws: number of draws.
-
-    Returns:
-      Accuracies and their standard deviations, as `NAME_4shot` and `NAME_4shot_std`.
+    The sets have consecutive class numbers; `fit` makes a classifier from shots and held-out
+    images.
 
     Raises:
       UserError: a class has too few training examples.
@@ -203,12 +174,9 @@ class FewShot(ImageEvaluator):
 
     Args:
       source: the test set: examples with an image and a label.
-      tokenizer: the one that the model was trained with.
       train_source: labeled examples to draw from.
       names: class names in the order of their labels, or a class list, or `source` for the
         source's own names; None for no `text_` numbers.
-      templates: texts with {} in place of the name, and perhaps {description}; None for those of
-        the class list, or else "a photo of a {}.".
       shots: images per class.
       draws: number of draws (iCLIP, figure 4: 3).
       what: what the linear probes use: "features" before projection, or "embedding".
@@ -218,6 +186,8 @@ class FewShot(ImageEvaluator):
       ValueError: a value is unknown or out of range, the class list cannot be read, or a source
         names a class that the list, or else `train_source`, lacks.
     """
+
+    place = "few_shot"
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
@@ -268,37 +238,19 @@ class FewShot(ImageEvaluator):
         return *(["text_0shot"] if self.names else []), *each, *(f"{name}_std" for name in each)
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Draws, fits and returns the accuracies.
-
-        Raises:
-          UserError: an example has no label, or a class has no name or too few training examples.
-        """
+        """Draws, fits and returns the accuracies."""
         whats = dict.fromkeys((self.what, *(["embedding"] if self.names else [])))
         train, test = (
-            read_kinds(
-                embedder, source, self.transform, tuple(whats), self.max_broken_fraction,
-                f"few_shot.{name}",
-            )
-            for name, source in (("train_source", self.train_source), ("source", self.source))
-        )  # fmt: skip
+            self.read_features(embedder, field, *whats) for field in ("train_source", "source")
+        )
         sets, classes = number_classes(train[self.what], test[self.what])
         given = self.shots, self.draws
         results = measure_linear(sets, *given) | measure_ridge(sets, *given)
         if self.names:
+            check_named(classes, len(self.names), "few_shot.train_source")
+            texts = [self.texts[c] for c in classes]
+            ztxt = embed_classes(embedder, self.tokenizer, texts)
+            warn_of_alike(ztxt, texts, self.tokenizer, "few_shot")
             sets, _ = number_classes(train["embedding"], test["embedding"])
-            ztxt = self._embed_texts(embedder, classes)
             results |= measure_texts(sets, ztxt, self.temperature, *given)
         return results
-
-    def _embed_texts(
-        self, embedder: Embedder, classes: Int[np.ndarray, "c"]
-    ) -> Float[np.ndarray, "c d"]:
-        """Embeds the names of the classes that occur."""
-        if classes[-1] >= len(self.names):
-            raise UserError(
-                f"few_shot: label {classes[-1]} is not in the {len(self.names)} class names"
-            )
-        texts = [self.texts[c] for c in classes]
-        ztxt = embed_classes(embedder, self.tokenizer, texts)
-        warn_of_alike(ztxt, texts, self.tokenizer, "few_shot")
-        return ztxt

@@ -60,11 +60,7 @@ class FoundTags(TagEvaluator):
         self._extract = TagExtractor(self.tags.names, len(self.tags))
 
     def find(self, embedder: Embedder) -> Found:
-        """Recognizes the tags of all images and compares them with the captions.
-
-        Raises:
-          UserError: the model recognizes other tags.
-        """
+        """Recognizes the tags of all images and compares them with the captions."""
         with self.open(embedder) as loader:
             logits, number = recognize(embedder, loader, self.tags, "found_tags")
             every = loader.captions()
@@ -85,9 +81,6 @@ class FoundTags(TagEvaluator):
         precision over the tags that the given captions of some image miss; for each tag, images
         whose given captions name it are left out. `frequent_map` is that of a score that is the
         same for all images.
-
-        Raises:
-          UserError: the model recognizes other tags, or no tag is missed.
         """
         everything = self.find(embedder)
         logits, given, missed, found, *_ = everything
@@ -112,19 +105,13 @@ class FoundTags(TagEvaluator):
 
 
 def measure_frequent(
-    tags: TagList,
-    given: Bool[np.ndarray, "n c"],
-    missed: Bool[np.ndarray, "n c"],
-    per_image: float,
+    tags: TagList, given: Bool[np.ndarray, "n c"], missed: Bool[np.ndarray, "n c"], per_image: float
 ) -> dict[str, float]:
     """Returns precision and recall of choosing the most frequent tags that are not given.
 
-    Args:
-      tags: the tag list, with counts.
-      given: the given tags of each image.
-      missed: the tags of each image that are to be found.
-      per_image: number of tags chosen per image; its fractional part is the fraction of images,
-        drawn at random, that get one more: the expectation is returned.
+    `missed` are the tags of each image that are to be found. The fractional part of the number of
+    tags chosen per image is the fraction of images, drawn at random, that get one more: the
+    expectation is returned.
     """
     counts = np.broadcast_to(tags.counts.astype(np.float64), given.shape)
     fewer = int(per_image)

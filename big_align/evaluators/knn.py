@@ -11,13 +11,7 @@ from big_align.data.derived.relabeled_source import join_sources
 from big_align.data.examples import Source
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.evaluator import ImageEvaluator
-from big_align.evaluators.features import (
-    VERBS,
-    LabeledFeatures,
-    check_classes,
-    check_what,
-    read_features,
-)
+from big_align.evaluators.features import VERBS, LabeledFeatures, check_classes, check_what
 
 NOWHERE = np.iinfo(np.int32).max
 """The rank if no candidate is of the right class."""
@@ -53,14 +47,7 @@ def rank_of_label(
 
     Ties count against the query, so embeddings that have collapsed to a point score nothing; the
     rank is NOWHERE if no candidate is of the right class. The search is exact: every pair is
-    compared.
-
-    Args:
-      queries: one row per query.
-      query_label: the class of each.
-      candidates: one row per candidate.
-      label: the class of each.
-      leave_one_out: whether queries are the candidates, and none is its own neighbor.
+    compared. With `leave_one_out` queries are the candidates, and none is its own neighbor.
     """
     queries, candidates = (
         np.float32(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12))
@@ -83,10 +70,7 @@ def measure_neighbors(
 ) -> dict[str, float]:
     """Returns the fraction of images with their class among the k nearest, as `r1` and so on.
 
-    Args:
-      test: the images.
-      train: candidates for neighbors; None for the other images of `test`.
-      ks: cut-offs.
+    Candidates are those of `train`, or else the other images of `test`.
     """
     ranks = rank_of_label(*test, *(train or test), leave_one_out=train is None)
     return {f"r{k}": float(np.mean(ranks < k)) for k in ks}
@@ -111,6 +95,8 @@ class KNN(ImageEvaluator):
       ValueError: `what` is unknown, a cut-off is below 1, or `source` has a class that
         `train_source` lacks.
     """
+
+    place = "knn"
 
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
@@ -139,14 +125,9 @@ class KNN(ImageEvaluator):
         return tuple(f"r{k}" for k in self.ks)
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Embeds all images and returns the recalls.
-
-        Raises:
-          UserError: an example has no label, or a class has no training example.
-        """
-        given = self.transform, self.what, self.max_broken_fraction
-        test, train = read_features(embedder, self.source, *given, "knn.source"), None
+        """Embeds all images and returns the recalls."""
+        test, train = self.read_features(embedder, "source", self.what)[self.what], None
         if self.train_source is not None:
-            train = read_features(embedder, self.train_source, *given, "knn.train_source")
+            train = self.read_features(embedder, "train_source", self.what)[self.what]
             check_classes(train.label, test.label, "knn.source", "knn.train_source")
         return measure_neighbors(test, train, self.ks)

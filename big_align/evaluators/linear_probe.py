@@ -25,7 +25,6 @@ from big_align.evaluators.features import (
     check_what,
     find_classes,
     rarest_classes,
-    read_features,
     shuffle_in_classes,
     widen_labels,
 )
@@ -40,18 +39,12 @@ Classifier = TypeVar("Classifier")
 def search_strength(
     fit: Callable[[float, Classifier | None], Classifier], measure: Callable[[Classifier], Any]
 ) -> tuple[float, Classifier]:
-    """Searches the strength of regularization like CLIP, with 7 to 15 fits.
+    """Returns the best strength of regularization and its classifier, searched like CLIP.
 
-    It starts with 10^-6, 10^-4, ..., 10^6 and halves the interval around the best one until there
-    are 8 steps per decade. Each fit starts from the classifier of the nearest strength so far, from
-    strong to weak. Of several equally good strengths, the strongest is chosen.
-
-    Args:
-      fit: makes a classifier from a strength and a start.
-      measure: rates a classifier; larger is better.
-
-    Returns:
-      The best strength and its classifier.
+    The search starts with 10^-6, 10^-4, ..., 10^6 and halves the interval around the one with the
+    largest measure until there are 8 steps per decade, after 7 to 15 fits. Each fit starts from the
+    classifier of the nearest strength so far, from strong to weak. Of several equally good
+    strengths, the strongest is chosen.
     """
     fitted: dict[int, tuple[Any, Classifier]] = {}
 
@@ -104,9 +97,6 @@ class ProbeSettings:
       seed: seed of the split.
       few_examples: whether classes may have no training images, as when a thousand images have
         hundreds of classes (VTAB): their test images count as wrong. For one label per example.
-
-    Raises:
-      ValueError: a value is unknown or out of range.
     """
 
     score: str = "accuracy"
@@ -128,20 +118,14 @@ class ProbeSettings:
 
 
 class Probe(NamedTuple):
-    """A fitted and scored probe.
-
-    Attributes:
-      numbers: the test score by its name, that of the validation set before it was added, and the
-        chosen `strength`: CLIP's lambda, one over scikit-learn's C.
-      scores: scores of the test images for each class, minus infinity without training examples.
-      label: labels of the test images, as indices into `classes`.
-      classes: the classes that have examples.
-    """
+    """A fitted and scored probe."""
 
     numbers: dict[str, float]
-    scores: Float[np.ndarray, "n k"]
-    label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n k"]
-    classes: Int[np.ndarray, "k"]
+    """The test score by its name, that of the validation set before it was added, and `strength`:
+    the chosen one, CLIP's lambda, one over scikit-learn's C."""
+    scores: Float[np.ndarray, "n k"]  # of test images; minus infinity without training examples
+    label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n k"]  # of test images, in `classes`
+    classes: Int[np.ndarray, "k"]  # those that have examples
 
 
 def fit_probe(
@@ -152,11 +136,7 @@ def fit_probe(
 ) -> Probe:
     """Fits a probe on a training set and scores it on a test set.
 
-    Args:
-      train: the set to fit on.
-      test: the set to score on.
-      validation: the set for choosing the strength of regularization; None uses a part of `train`.
-      settings: how it is fitted.
+    The strength of regularization is chosen on a validation set, by default a part of `train`.
 
     Raises:
       UserError: a class lacks an example in a set that needs one.
@@ -184,26 +164,12 @@ def fit_probe(
 
 
 def _choose_strength(
-    train: LabeledFeatures,
-    validation: LabeledFeatures,
-    score: Score,
-    solver: tuple[int, float],
+    train: LabeledFeatures, validation: LabeledFeatures, score: Score, solver: tuple[int, float]
 ) -> tuple[float, LinearClassifier, float]:
     """Chooses the strength of regularization by the validation images of classes with training.
 
-    Those of other classes are wrong with any strength.
-
-    Args:
-      train: the set to fit on.
-      validation: the set to choose by.
-      score: what is compared.
-      solver: iterations and tolerance.
-
-    Returns:
-      The strength, its classifier, and the score of that.
-
-    Raises:
-      UserError: no validation image has a class that training images have.
+    Those of other classes are wrong with any strength. `solver` is iterations and tolerance.
+    Returns the strength, its classifier, and the score of that.
     """
     known = find_classes(train.label)
     if validation.label.ndim == 1:
@@ -297,6 +263,8 @@ class LinearProbe(ImageEvaluator):
       ValueError: a value is wrong, or a source names a class that `train_source` lacks.
     """
 
+    place = "linear_probe"
+
     @classmethod
     def needs(cls, settings: Node) -> tuple[str, ...]:
         """Returns the methods of an objective that it calls."""
@@ -331,16 +299,11 @@ class LinearProbe(ImageEvaluator):
         return self.settings.score, f"validation_{self.settings.score}", "strength"
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Fits the probe and returns the numbers of `Probe`.
+        """Fits the probe and returns the numbers of `Probe`."""
 
-        Raises:
-          UserError: an example has no label, or a class lacks an example in a set that needs one.
-        """
-
-        def read(name: str) -> LabeledFeatures:
-            given = self.transform, self.what, self.max_broken_fraction, f"linear_probe.{name}"
-            several = self.settings.several_labels
-            return read_features(embedder, getattr(self, name), *given, several)
+        def read(field: str) -> LabeledFeatures:
+            several = {"several_labels": self.settings.several_labels}
+            return self.read_features(embedder, field, self.what, **several)[self.what]
 
         train, test = read("train_source"), read("source")
         validation = None if self.validation_source is None else read("validation_source")

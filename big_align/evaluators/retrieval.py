@@ -30,15 +30,9 @@ def rank_of_match(
 ) -> Int[np.ndarray, "q"]:
     """Returns how many wrong candidates rank before the best right one, for each query.
 
-    A candidate is right if it has the same owner as the query. Wrong candidates that tie with it
-    rank before it, so embeddings that have collapsed to a point score nothing, nor do NaN.
-
-    Args:
-      queries: unit-length embeddings.
-      candidates: unit-length embeddings.
-      query_owner: which example each query belongs to.
-      candidate_owner: which example each candidate belongs to.
-      chunk: queries compared at a time.
+    A candidate is right if it belongs to the same example as the query, its owner. Wrong candidates
+    that tie with it rank before it, so embeddings that have collapsed to a point score nothing, nor
+    do NaN. `chunk` queries are compared at a time.
     """
     ranks = []
     for start in range(0, len(queries), chunk):
@@ -54,12 +48,7 @@ MEAN = "mean_recall"
 
 
 def measure_recalls(pairs: Pairs, ks: tuple[int, ...]) -> dict[str, float]:
-    """Returns recalls in both directions, as `image_to_text_r1` and so on.
-
-    Args:
-      pairs: images with their captions.
-      ks: cut-offs.
-    """
+    """Returns recalls in both directions, as `image_to_text_r1` and so on."""
     image = np.arange(len(pairs.zimg))
     image_to_text = rank_of_match(pairs.zimg, pairs.ztxt, image, pairs.owner)
     text_to_image = rank_of_match(pairs.ztxt, pairs.zimg, pairs.owner, image)
@@ -84,18 +73,8 @@ def measure_languages(
     """Returns the mean recall over languages and of each language, and the underlying recalls.
 
     The mean of a language is that of its recalls in both directions: with R@1, R@5 and R@10, this
-    is the mean recall of ALIGN's §8. An image is measured in the languages of its captions.
-
-    Args:
-      pairs: images with their captions and the languages of these.
-      languages: the languages to measure.
-      ks: cut-offs.
-
-    Returns:
-      Numbers as `mean_recall`, `de_mean_recall` and so on, and `de_image_to_text_r1` and so on.
-
-    Raises:
-      UserError: in some language, no readable image has a caption.
+    is the mean recall of ALIGN's §8. An image is measured in the languages of its captions. Names
+    are `mean_recall`, `de_mean_recall` and so on, and `de_image_to_text_r1` and so on.
     """
     means: dict[str, float] = {}
     every: dict[str, float] = {}
@@ -110,23 +89,13 @@ def measure_languages(
 
 
 def join_captions(
-    captions: Sequence[Sequence[str]],
-    readable: Bool[np.ndarray, "n"],
-    firsts: Int[np.ndarray, "n"],
+    captions: Sequence[Sequence[str]], readable: Bool[np.ndarray, "n"], firsts: Int[np.ndarray, "n"]
 ) -> tuple[list[str], Int[np.ndarray, "m"], Int[np.ndarray, "k"]]:
     """Gives the captions of copies of an image to the first copy; images without any do not count.
 
-    Args:
-      captions: captions of each example.
-      readable: which examples have an image that could be read.
-      firsts: the first example with the same image for each example, itself if it is the first.
-
-    Returns:
-      The captions of the images that count; which of these images each caption belongs to; and the
-      example number of each image.
-
-    Raises:
-      UserError: no image counts.
+    `firsts` has the first example with the same image for each example. Returns the captions of the
+    images that count; which of these images each caption belongs to; and the example number of each
+    image.
     """
     joined: dict[int, list[str]] = {}
     for first, texts, real in zip(firsts.tolist(), captions, readable, strict=True):
@@ -150,7 +119,6 @@ class Retrieval(ImageEvaluator):
 
     Args:
       source: examples with an image and one or more captions.
-      tokenizer: the one that the model was trained with.
       ks: cut-offs.
       by_language: whether each language of the captions is also measured separately, among the
         captions in it, with its mean recall and the mean over languages (`measure_languages`).

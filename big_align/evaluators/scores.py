@@ -27,13 +27,6 @@ def real_accuracy(scores: Float[np.ndarray, "n c"], present: Bool[np.ndarray, "n
 
     Examples without a class are left out, as in Beyer et al. 2020. A tie with a wrong class counts
     as wrong.
-
-    Args:
-      scores: score of each example for each class.
-      present: the classes of each example: none, one or several.
-
-    Raises:
-      UserError: no example has a class.
     """
     there = present.any(axis=1)
     if not there.any():
@@ -50,11 +43,7 @@ def mean_top1_top5(scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
 
 
 def roc_auc(scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]) -> float:
-    """Returns the area under the ROC curve of class 1 against class 0 (Hateful Memes).
-
-    Raises:
-      UserError: there are not two classes with examples of both.
-    """
+    """Returns the area under the ROC curve of class 1 against class 0 (Hateful Memes)."""
     from sklearn.metrics import roc_auc_score
 
     if scores.shape[1] != 2 or len(np.unique(label)) != 2:
@@ -70,13 +59,6 @@ def map_11_point(scores: Float[np.ndarray, "n c"], present: Bool[np.ndarray, "n 
 
     That of a class is the mean, over recalls 0, 0.1, ..., 1, of the best precision at that recall
     or a higher one (Everingham et al. 2010, §4.2). Examples that tie are found together.
-
-    Args:
-      scores: score of each example for each class.
-      present: the classes of each example: none, one or several.
-
-    Raises:
-      UserError: a class has no example.
     """
     from sklearn.metrics import precision_recall_curve
 
@@ -104,14 +86,8 @@ def calibration_error(
 
     Confidence is the largest probability of an example. Its range is divided into 15 bins of equal
     width; the error is the mean, over examples, of the distance between the accuracy and the
-    confidence of a bin. A bin includes its upper end.
-
-    Args:
-      probability: probability of each class.
-      right: whether the right class of each example alone has the highest score.
-
-    Returns:
-      The error, and for each nonempty bin its number of examples, accuracy and confidence.
+    confidence of a bin. A bin includes its upper end; those without examples are left out. The
+    class of an example is right if it alone has the highest score.
     """
     confidence = probability.max(axis=1)
     place = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)

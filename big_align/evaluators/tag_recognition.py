@@ -1,18 +1,16 @@
 """How well a model recognizes the tags of images (IDEA §4.2): mAP, precision, recall and F1."""
 
 import numpy as np
+from jaxtyping import Bool
 
+from big_align.core.errors import UserError
 from big_align.data.examples import Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_extraction import TagExtractor
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.features import mark_classes
-from big_align.evaluators.tag_scores import (
-    CHOICES,
-    mean_average_precision,
-    measure_choice,
-)
-from big_align.evaluators.tag_truth import LabeledTags, TagEvaluator, Truth, recognize
+from big_align.evaluators.tag_scores import CHOICES, mean_average_precision, measure_choice
+from big_align.evaluators.tag_truth import TagEvaluator, mark_labels, number_tags, recognize
 
 TRUTHS = ("captions", "labels", "idea", "verified")
 
@@ -65,19 +63,22 @@ class TagRecognition(TagEvaluator):
             raise ValueError("class_list is of labels: set truth = 'labels' or 'idea'")
         self.absent_source = absent_source
         self.truth = truth
-        self._labeled = self._extract = None
         if truth == "captions":
             self._extract = TagExtractor(self.tags.names, len(self.tags))
-        else:
-            self._labeled = LabeledTags(source, self.tags, class_list, absent_source)
+            return
+        self._present = number_tags(source, self.tags, class_list)
+        if absent_source is not None:
+            if not np.array_equal(absent_source.shard_sizes, source.shard_sizes):
+                raise UserError(
+                    f"absent_source has {absent_source.shard_sizes.sum()} examples and source "
+                    f"{source.shard_sizes.sum()}, or other shards: both must be the same examples"
+                )
+            self._absent = number_tags(absent_source, self.tags, class_list)
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
         """Recognizes the tags of all images and returns the scores.
 
         `tags` is the number of tags that some image has: `map` and the means are over these.
-
-        Raises:
-          UserError: the model recognizes other tags, or no image has any of them.
         """
         with self.open(embedder) as loader:
             logits, number = recognize(embedder, loader, self.tags, "tag_recognition")
@@ -86,22 +87,27 @@ class TagRecognition(TagEvaluator):
         if self.truth == "idea":
             labeled = present.any(axis=1)
             logits, present, known = (x[labeled] for x in (logits, present, known))
-        score = mean_average_precision(logits, present, known)
-        chosen = self.choose(logits, known)
         return {
-            "map": score,
-            **measure_choice(chosen, present, known),
+            "map": mean_average_precision(logits, present, known),
+            **measure_choice(self.choose(logits, known), present, known),
             "tags": float((present & known).any(axis=0).sum()),
         }
 
-    def _read_truth(self, loader: EvalLoader, embedder: Embedder) -> Truth:
-        """Returns the truth of every example of the loader, including broken ones."""
-        if self._labeled is None:
-            found = map(self._extract.find, loader.captions())
-            present = mark_classes(list(found), len(self.tags))
-            return Truth(present, np.ones_like(present))
-        absent = None
-        if self.absent_source is not None:
-            with self.open(embedder, self.absent_source) as absent_loader:
-                absent = absent_loader.label_sets()
-        return self._labeled.read(loader.label_sets(), absent)
+    def _read_truth(
+        self, loader: EvalLoader, embedder: Embedder
+    ) -> tuple[Bool[np.ndarray, "n c"], Bool[np.ndarray, "n c"]]:
+        """Returns the tags of every example, also of broken ones, and whether a tag is known.
+
+        A tag that is said to be both present and absent counts as present.
+        """
+        count = len(self.tags)
+        if self.truth == "captions":
+            present = mark_classes(list(map(self._extract.find, loader.captions())), count)
+            return present, np.ones_like(present)
+        present = mark_labels(loader.label_sets(), self._present, count)
+        if self.absent_source is None:
+            asked = np.isin(np.arange(count), self._present)
+            return present, np.broadcast_to(asked, present.shape)
+        with self.open(embedder, self.absent_source) as absent_loader:
+            absent = mark_labels(absent_loader.label_sets(), self._absent, count)
+        return present, present | absent

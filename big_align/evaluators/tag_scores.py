@@ -27,11 +27,7 @@ def choose_tags(
 ) -> Bool[np.ndarray, "n c"]:
     """Chooses the tags of each image among those that are known for it.
 
-    Args:
-      logits: logit of each tag.
-      known: which tags may be chosen.
-      threshold: tags with a probability above it are chosen.
-      top_k: if not 0, this number of tags is chosen per image instead; see `choose_top`.
+    They are those with a probability above the threshold, or the `top_k` of `choose_top`.
     """
     if top_k:
         return choose_top(logits, known, top_k)
@@ -41,12 +37,9 @@ def choose_tags(
 def choose_top(
     scores: Float[np.ndarray, "n c"], known: Bool[np.ndarray, "n c"], count: int
 ) -> Bool[np.ndarray, "n c"]:
-    """Chooses the tags with the highest scores among those known for an image.
+    """Chooses the tags with the highest scores among those known for an image, at most `count`.
 
-    Args:
-      scores: score of each tag; of equal ones the first is chosen, the more frequent in a tag list.
-      known: which tags may be chosen.
-      count: number of tags per image; all known ones if these are fewer.
+    Of equal scores the first is chosen, that of the more frequent tag in a tag list.
     """
     best = np.argsort(np.where(known, -scores, np.inf), axis=1, kind="stable")[:, :count]
     chosen = np.zeros(known.shape, bool)
@@ -69,12 +62,7 @@ def measure_choice(
 
     The means (CP, CR) are over the tags that some image is known to have; a tag that is never
     chosen has precision 0. CF1 is the harmonic mean of the two means, as OF1 is that of the overall
-    precision and recall (OP, OR).
-
-    Args:
-      chosen: the tags chosen.
-      present: the tags of each image; unknown ones are neither right nor wrong.
-      known: whether the presence or absence of a tag in an image is known.
+    precision and recall (OP, OR). Tags that are not known of an image are neither right nor wrong.
     """
     chosen, present = chosen & known, present & known
     right, chosen, present = (x.sum(axis=0) for x in (chosen & present, chosen, present))
@@ -99,12 +87,8 @@ def average_precisions(
     """Returns the average precision of each tag; NaN for one that no image is known to have.
 
     It is the mean, over the images with the tag, of the precision down to each of them in the order
-    of the scores, without interpolation. Images that tie are found together.
-
-    Args:
-      scores: score of each tag.
-      present: the tags of each image.
-      known: images without a True are left out of the order of that tag.
+    of the scores, without interpolation. Images that tie are found together. Those of which the tag
+    is not known are left out.
     """
     from sklearn.metrics import average_precision_score
 
@@ -120,11 +104,7 @@ def mean_average_precision(
     present: Bool[np.ndarray, "n c"],
     known: Bool[np.ndarray, "n c"],
 ) -> float:
-    """Returns mAP: the mean of `average_precisions` over the tags that some image has.
-
-    Raises:
-      UserError: no image has a tag.
-    """
+    """Returns mAP: the mean of `average_precisions` over the tags that some image has."""
     averages = average_precisions(scores, present, known)
     if np.isnan(averages).all():
         raise UserError("no image is known to have any of the tags: the tag list does not fit them")

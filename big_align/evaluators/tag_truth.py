@@ -1,7 +1,6 @@
-"""The tags of an image: by its captions, or by labels, which may be partial."""
+"""Evaluators that choose tags, and tags by the labels of an image, which may be partial."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -17,30 +16,6 @@ from big_align.data.tags.tag_list import TagList, read_tag_list
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.evaluator import ImageEvaluator
 from big_align.evaluators.tag_scores import check_choice, choose_tags
-
-
-class Truth(NamedTuple):
-    """What is known about the tags of images.
-
-    Attributes:
-      present: the tags of each image.
-      known: whether the presence or absence of a tag in an image is known.
-    """
-
-    present: Bool[np.ndarray, "n c"]
-    known: Bool[np.ndarray, "n c"]
-
-
-class Recognized(NamedTuple):
-    """The images of a set that could be read.
-
-    Attributes:
-      logits: logit of each tag.
-      number: the source's example of each row.
-    """
-
-    logits: Float[np.ndarray, "n c"]
-    number: Int[np.ndarray, " n"]
 
 
 class TagEvaluator(ImageEvaluator):
@@ -69,11 +44,7 @@ class TagEvaluator(ImageEvaluator):
 
     @classmethod
     def check_objective(cls, settings: Node, objective: Objective) -> None:
-        """Checks that an objective recognizes the tags of the list.
-
-        Raises:
-          UserError: the list cannot be read, or the objective uses another one.
-        """
+        """Checks that an objective recognizes the tags of the list."""
         path = settings["tags"]
         if read_tag_list(path).names != objective.tags.names:
             raise UserError(
@@ -88,14 +59,12 @@ class TagEvaluator(ImageEvaluator):
         return choose_tags(logits, known, self.threshold, self.top_k)
 
 
-def recognize(embedder: Embedder, loader: EvalLoader, tags: TagList, where: str) -> Recognized:
-    """Recognizes the tags of all images of a loader.
+def recognize(
+    embedder: Embedder, loader: EvalLoader, tags: TagList, where: str
+) -> tuple[Float[np.ndarray, "n c"], Int[np.ndarray, " n"]]:
+    """Returns the logits of tags for the images that could be read, and the numbers of these.
 
-    Args:
-      embedder: embedder of the model.
-      loader: loader of the images.
-      tags: the tags of the logits.
-      where: name of the evaluator, for error messages.
+    `where` is the name of the evaluator, for error messages.
 
     Raises:
       UserError: the model was trained with a list of different length, its logits are not finite,
@@ -111,67 +80,14 @@ def recognize(embedder: Embedder, loader: EvalLoader, tags: TagList, where: str)
         raise UserError(f"{where}: there are no images")
     if not np.isfinite(logits[readable]).all():
         raise UserError(f"{where}: logits are not finite; the model is broken")
-    return Recognized(logits[readable], np.flatnonzero(readable))
-
-
-class LabeledTags:
-    """Tags from the labels of a source, whose classes have the names of tags.
-
-    Args:
-      source: examples with any number of labels: what is in the image.
-      tags: the tag list.
-      class_list: a class list of the package or a file that names the labels; None for the source's
-        own names.
-      absent_source: the same examples, with the labels that are verified to be absent from the
-        image. A tag in neither source is unknown. None if the labels of `source` are complete.
-
-    Raises:
-      UserError: labels have no names, or none of the names is a tag; or the sources have different
-        numbers of examples.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        tags: TagList,
-        class_list: str | None = None,
-        absent_source: Source | None = None,
-    ):
-        self._count, self._absent = len(tags), None
-        self._present = number_tags(source, tags, class_list)
-        if absent_source is not None:
-            if not np.array_equal(absent_source.shard_sizes, source.shard_sizes):
-                raise UserError(
-                    f"absent_source has {absent_source.shard_sizes.sum()} examples and source "
-                    f"{source.shard_sizes.sum()}, or other shards: both must be the same examples"
-                )
-            self._absent = number_tags(absent_source, tags, class_list)
-
-    def read(
-        self, labels: Sequence[tuple[int, ...]], absent: Sequence[tuple[int, ...]] | None = None
-    ) -> Truth:
-        """Returns the tags of each image, and which of them are known.
-
-        A tag that is said to be both present and absent counts as present.
-
-        Args:
-          labels: labels from `source`.
-          absent: labels from `absent_source`, if there is one.
-        """
-        present = mark_labels(labels, self._present, self._count)
-        if absent is not None:
-            return Truth(present, present | mark_labels(absent, self._absent, self._count))
-        asked = np.isin(np.arange(self._count), self._present)
-        return Truth(present, np.broadcast_to(asked, present.shape))
+    return logits[readable], np.flatnonzero(readable)
 
 
 def number_tags(source: Source, tags: TagList, class_list: str | None) -> Int[np.ndarray, " k"]:
     """Returns the tag for each label of a source, -1 for none.
 
-    A class is a tag if it has the same name, ignoring case; other classes are left out.
-
-    Raises:
-      UserError: the labels have no names, or none of the names is a tag.
+    A class is a tag if it has the same name, ignoring case; other classes are left out. A class
+    list names the labels in place of the source.
     """
     names = source.class_names
     if class_list:
@@ -196,11 +112,7 @@ def number_tags(source: Source, tags: TagList, class_list: str | None) -> Int[np
 def mark_labels(
     labels: Sequence[tuple[int, ...]], numbers: Int[np.ndarray, " k"], count: int
 ) -> Bool[np.ndarray, "n c"]:
-    """Marks the tags for the labels of each image.
-
-    Raises:
-      UserError: a label has no name.
-    """
+    """Marks the tags for the labels of each image."""
     present = np.zeros((len(labels), count), bool)
     for row, some in zip(present, labels, strict=True):
         if some and max(some) >= len(numbers):

@@ -19,7 +19,7 @@ from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.classifiers.cosine_regression import CosineClassifier
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.evaluator import ImageEvaluator
-from big_align.evaluators.features import LabeledFeatures, read_kinds
+from big_align.evaluators.features import LabeledFeatures
 from big_align.evaluators.few_shot import Sets, measure_shots, number_classes
 from big_align.evaluators.linear_probe import rate
 from big_align.evaluators.scores import accuracy
@@ -40,9 +40,6 @@ class TextTuning:
       steps: steps of Adam, each with all images and all class texts.
       rates: learning rates to try, each from the initial parameters.
       looks: number of evaluations on the held-out images during these steps.
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     temperature: float = 0.01
@@ -67,13 +64,7 @@ TUNING = TextTuning()
 class ClassEmbeddings:
     """Embeddings of classes as a function of the text encoder's parameters.
 
-    Args:
-      embedder: embedder of the model, whose weights stay unchanged.
-      tokenizer: the one that the model was trained with.
-      texts: texts of each class, at least one.
-
-    Raises:
-      UserError: the model has no text encoder.
+    The weights of the embedder stay unchanged. Each class has one text or several.
     """
 
     def __init__(self, embedder: Embedder, tokenizer: Tokenizer, texts: Sequence[Sequence[str]]):
@@ -117,12 +108,8 @@ class ClassEmbeddings:
     ) -> tuple[Params, Any]:
         """Takes a step of Adam that lowers the cross-entropy of cosines times a scale.
 
-        Args:
-          tuned: the parameters; those of the model are `start`.
-          moments: Adam's moments; `begin(tuned)` makes them.
-          fitted: embeddings of images, and the numbers of their classes.
-          scale: scale of the cosines.
-          rate: the learning rate.
+        The model's parameters are `start`, and Adam's moments those that `begin(tuned)` makes. What
+        is fitted are embeddings of images, with the numbers of their classes.
         """
         numbers = np.float32(scale), np.float32(rate)
         return self._compiled_step(tuned, moments, *fitted, *numbers, self._constants)
@@ -137,24 +124,12 @@ class ClassEmbeddings:
 
 
 def tune(
-    classes: ClassEmbeddings,
-    fitted: LabeledFeatures,
-    held_out: LabeledFeatures,
-    tuning: TextTuning,
+    classes: ClassEmbeddings, fitted: LabeledFeatures, held_out: LabeledFeatures, tuning: TextTuning
 ) -> Float[np.ndarray, "c d"]:
-    """Tunes a text encoder to name images whose embeddings are fixed.
+    """Tunes a text encoder to name images whose embeddings are fixed; returns those of the classes.
 
     The loss is the cross-entropy of cosines over a temperature. The result is whichever of the
     evaluated states, including the start, names the held-out images best.
-
-    Args:
-      classes: class embeddings of the text encoder.
-      fitted: embeddings to fit, with consecutive class numbers.
-      held_out: other embeddings, for choosing the learning rate and the number of steps.
-      tuning: how to tune.
-
-    Returns:
-      Embeddings of the classes.
     """
 
     def judge(ztxt: Float[np.ndarray, "c d"]) -> tuple[float, float]:
@@ -177,26 +152,12 @@ def tune(
 
 
 def measure_tuning(
-    sets: Sets,
-    classes: ClassEmbeddings,
-    tuning: TextTuning,
-    shots: tuple[int, ...],
-    draws: int,
+    sets: Sets, classes: ClassEmbeddings, tuning: TextTuning, shots: tuple[int, ...], draws: int
 ) -> dict[str, float]:
     """Measures class texts before and after their encoder is tuned on images of each class.
 
-    Args:
-      sets: embeddings of the images to draw from and to test on, with the numbers of `classes`.
-      classes: class embeddings of the text encoder.
-      tuning: how to tune.
-      shots: images per class.
-      draws: number of draws.
-
-    Returns:
-      Accuracies and their standard deviations, as `list_tuned` names them.
-
-    Raises:
-      UserError: a class has too few training examples.
+    The sets are embeddings of the images to draw from and to test on, with the numbers of
+    `classes`. Accuracies and their standard deviations have the names that `list_tuned` returns.
     """
     begin = CosineClassifier(classes(classes.start), tuning.temperature)
     results = {"text_encoder_0shot": accuracy(begin.scores(sets[1].features), sets[1].label)}
@@ -222,7 +183,6 @@ class FewShotText(ImageEvaluator):
 
     Args:
       source: the test set: examples with an image and a label.
-      tokenizer: the one that the model was trained with.
       train_source: labeled examples to draw from.
       names: class names in the order of their labels, or a class list, or `source` for the
         source's own names.
@@ -237,6 +197,7 @@ class FewShotText(ImageEvaluator):
         a class that it lacks.
     """
 
+    place = "few_shot_text"
     needed = ("embed_image", "embed_text")
 
     def __init__(
@@ -268,19 +229,11 @@ class FewShotText(ImageEvaluator):
         return list_tuned(self.shots)
 
     def __call__(self, embedder: Embedder) -> dict[str, float]:
-        """Draws, tunes and returns the accuracies; the model is left unchanged.
-
-        Raises:
-          UserError: an example has no label, a class has no name or too few training examples, or
-            the model has no text encoder.
-        """
+        """Draws, tunes and returns the accuracies; the model is left unchanged."""
         train, test = (
-            read_kinds(
-                embedder, source, self.transform, ("embedding",), self.max_broken_fraction,
-                f"few_shot_text.{name}",
-            )["embedding"]
-            for name, source in (("train_source", self.train_source), ("source", self.source))
-        )  # fmt: skip
+            self.read_features(embedder, field, "embedding")["embedding"]
+            for field in ("train_source", "source")
+        )
         (train, test), numbers = number_classes(train, test)
         check_named(numbers, len(self.texts), "few_shot_text.train_source")
         texts = [self.texts[number] for number in numbers]

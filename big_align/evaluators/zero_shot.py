@@ -34,12 +34,7 @@ def embed_classes(
 def average_texts(
     ztxt: Float[np.ndarray, "n d"], counts: Sequence[int]
 ) -> Float[np.ndarray, "c d"]:
-    """Averages the embeddings of each class's texts, scaled back to unit length.
-
-    Args:
-      ztxt: embeddings of all texts, class by class.
-      counts: number of texts of each class.
-    """
+    """Averages the embeddings of each class's texts, in order, scaled back to unit length."""
     groups = np.split(ztxt, np.cumsum(counts)[:-1])
     mean = np.stack([group.mean(axis=0) for group in groups])
     return mean / np.maximum(np.linalg.norm(mean, axis=-1, keepdims=True), 1e-12)
@@ -56,18 +51,12 @@ def check_named(label: Int[np.ndarray, "n"], count: int, where: str) -> None:
 
 
 def warn_of_alike(
-    ztxt: Float[np.ndarray, "c d"],
-    texts: Sequence[Sequence[str]],
-    tokenizer: Tokenizer,
-    where: str,
+    ztxt: Float[np.ndarray, "c d"], texts: Sequence[Sequence[str]], tokenizer: Tokenizer, where: str
 ) -> None:
     """Logs a warning, once, of texts that a model takes for the same, or hardly knows.
 
-    Args:
-      ztxt: unit-length embeddings of classes, or of other things with texts.
-      texts: the texts of each.
-      tokenizer: what made their ids.
-      where: what they are used for, for the message.
+    `ztxt` are the embeddings of classes, or of other things with texts; `where` is what they are
+    used for, for the message.
     """
     group = group_equal(ztxt)
     equal = np.flatnonzero(np.bincount(group)[group] > 1)
@@ -90,9 +79,7 @@ def warn_of_alike(
 def share_unknown(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> Float[np.ndarray, " c"]:
     """Returns which share of the ids of groups of texts stands for words that are unknown.
 
-    Args:
-      tokenizer: one without `unknown_id` knows every word.
-      texts: the texts of each group, at least one.
+    A tokenizer without `unknown_id` knows every word.
     """
     unknown = getattr(tokenizer, "unknown_id", None)
     if unknown is None:
@@ -110,12 +97,7 @@ def share_unknown(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> Float
 def measure_accuracy(
     similarity: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
 ) -> dict[str, float]:
-    """Returns top-1, top-5 and mean-per-class accuracy; ties count against the right class.
-
-    Args:
-      similarity: similarity of each example to each class.
-      label: the right class of each example.
-    """
+    """Returns top-1, top-5 and mean-per-class accuracy; ties count against the right class."""
     rank = rank_of_class(similarity, label)
     hit = rank == 0
     per_class = [hit[label == c].mean() for c in np.unique(label)]
@@ -141,11 +123,6 @@ def measure_seen(
 
     Each is the mean over those of its classes that have images, 0 if there are none; every class is
     a candidate for every image.
-
-    Args:
-      similarity: similarity of each example to each class.
-      label: the right class of each example.
-      seen: whether each class is seen.
     """
     found = {}
     for name, part in (("seen_top1", seen), ("unseen_top1", ~seen)):
@@ -172,11 +149,8 @@ class ZeroShot(ImageEvaluator):
 
     Args:
       source: examples with an image and a label that is an index into `names`.
-      tokenizer: the one that the model was trained with.
       names: class names in the order of their labels, or a class list: one of the package
         ("imagenet", "cifar10", ...) or a file, or `source` for the source's own names.
-      templates: texts with {} in place of the name, and perhaps {description}; None for those of
-        the class list, or else "a photo of a {}.".
       tags: a tag list; then accuracy is also reported for the classes that are tags and for the
         others (IDEA, Fig. 7).
 

@@ -172,7 +172,7 @@ def test_names_may_be_those_of_the_source(evaluator):
 def test_bad_input_is_named():
     embedder = ColorEmbedder(np.eye(3))
     source = make_source([0, 1, 2] * 5, [0, 1, 7] * 5)
-    with pytest.raises(ValueError, match="label 7 is not in the 2 class names"):
+    with pytest.raises(ValueError, match="1 labels, 7 among them, are not in the 2 class names"):
         FewShot(source, "resize(2)", tokenize, source, ("0", "1"), shots=(1,))(embedder)
     with pytest.raises(ValueError, match="class 0 has 5 images; 4 shots need 8"):
         FewShot(source, "resize(2)", tokenize, source, shots=(4,))(embedder)

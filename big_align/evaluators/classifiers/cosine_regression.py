@@ -11,12 +11,7 @@ from big_align.evaluators.classifiers.logistic_regression import cross_entropy, 
 
 
 class CosineClassifier(NamedTuple):
-    """Scores classes by cosines over a temperature.
-
-    Attributes:
-      vectors: one row per class, of any length.
-      temperature: what cosines are divided by.
-    """
+    """Scores classes by cosines over a temperature, with a vector of any length for each."""
 
     vectors: Float[np.ndarray, "c d"]
     temperature: float
@@ -48,15 +43,7 @@ class CosineRegression:
 
     Strong regularization keeps the zero-shot classifier, weak regularization forgets the texts.
     Divided by the temperature, the vectors have the scale of those of logistic regression, so one
-    range of strengths suits both.
-
-    Args:
-      zimg: unit-length embeddings.
-      label: the class of each, from 0.
-      texts: unit-length embeddings of the classes.
-      temperature: what cosines are divided by.
-      max_iterations: iterations of L-BFGS.
-      tolerance: length of the gradient, relative to the loss, that counts as zero.
+    range of strengths suits both. Embeddings of images and of classes have unit length.
     """
 
     def __init__(

@@ -23,12 +23,7 @@ PATIENCE = 20
 
 
 class LinearClassifier(NamedTuple):
-    """Scores classes by inner products.
-
-    Attributes:
-      weight: one vector per class.
-      bias: one number per class.
-    """
+    """Scores classes by inner products."""
 
     weight: Float[np.ndarray, "f c"]
     bias: Float[np.ndarray, "c"]
@@ -45,19 +40,13 @@ def minimize(
     max_iterations: int,
     tolerance: float,
 ) -> Float64[np.ndarray, "p"]:
-    """Minimizes a positive function by L-BFGS.
+    """Minimizes a positive function, given with its gradient, by L-BFGS.
 
     It ends when the length of the gradient is `tolerance` times the value. A bound relative to the
     value suits strong and weak regularization alike: with weak regularization, the loss of
     separable examples is tiny long before its minimum. It also ends when `PATIENCE` steps have
     lowered the value by no more than `tolerance` squared, relative to it, as happens in rounding
     noise.
-
-    Args:
-      function: returns the value and its gradient.
-      start: the starting point.
-      max_iterations: most steps.
-      tolerance: see above.
     """
     latest = function(start)
     values = [latest[0]]
@@ -114,9 +103,8 @@ def binary_cross_entropy(
 ) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
     """Returns each example's sum of losses over classes, and its gradient by the logits.
 
-    Args:
-      logits: logit of each class against its absence.
-      present: 1 where an example has a class, 0 where it does not, -1 where both results are 0.
+    `present` is 1 where an example has a class, 0 where it does not, and -1 where both results are
+    0.
     """
     away = jnp.where(present == 1, -logits, logits)
     losses = jax.nn.softplus(away) * (present >= 0)
@@ -164,12 +152,8 @@ class LogisticRegression:
     The features of all examples are on one device (4 n f bytes, and 16384 c 4 bytes a few times for
     the logits of a block): 1.28 million of 2,048 take 10.5 GB. The host holds as much again.
 
-    Args:
-      features: one row per example.
-      label: the class of each, from 0; or, for each class, whether an example has it.
-      num_classes: number of classes.
-      max_iterations: iterations of L-BFGS (CLIP: 1000).
-      tolerance: length of the gradient, relative to the loss, that counts as zero.
+    Labels are classes from 0; or, for each class, whether an example has it. `tolerance` is as for
+    `minimize`.
     """
 
     def __init__(
@@ -202,12 +186,7 @@ class LogisticRegression:
         self._label = jnp.asarray(padded.reshape(blocks, rows, *label.shape[1:]))
 
     def fit(self, strength: float, start: LinearClassifier | None = None) -> LinearClassifier:
-        """Returns the classifier with the smallest loss.
-
-        Args:
-          strength: strength of the regularization.
-          start: the classifier to start from, such as that of another strength; None for zeros.
-        """
+        """Returns the classifier with the smallest loss, searched from `start` or from zeros."""
         classes = self._num_classes
         ridge = strength / self._count
         scale = (self._variance * self._curvature + ridge)[:, None] ** -0.5

@@ -13,12 +13,6 @@ class RidgeClassifier:
     It minimizes the sum of squares plus the penalty times the squared weights; the bias has no
     penalty. Features are standardized with the statistics of those that are fitted on (the few-shot
     probe of big_vision).
-
-    Args:
-      features: features of the images.
-      label: the class of each.
-      num_classes: number of classes.
-      penalty: above 0.
     """
 
     def __init__(

@@ -20,15 +20,10 @@ SEARCHED = 200_000
 def find_examples(
     shards: Iterable[Int[np.ndarray, "_ p"]], wanted: Collection[int], count: int
 ) -> dict[int, list[Place]]:
-    """Finds images of clusters: first those whose first label is the cluster, in order.
+    """Finds images of clusters, at most `count` of each, in order.
 
-    Args:
-      shards: the labels of each image, nearest first, -1 for none; read only as far as needed.
-      wanted: the clusters.
-      count: images per cluster.
-
-    Returns:
-      At most `count` places for each of the clusters.
+    Those whose first label is the cluster come first. Shards have the labels of each image, nearest
+    first, -1 for none; they are read as far as needed.
     """
     found: dict[int, list[tuple[int, Place]]] = {cluster: [] for cluster in wanted}
     numbers = np.array(sorted(found))
@@ -42,18 +37,8 @@ def find_examples(
     return {cluster: [place for _, place in places] for cluster, places in found.items()}
 
 
-def show_clusters(
-    source: Source, folder: ClusterFolder, count: int = 6, others: int = 9, seed: int = 0
-) -> list[Examples]:
-    """Shows a few images of a source, each with other images of its nearest cluster.
-
-    Args:
-      source: the examples; the folder contains all of its shards.
-      folder: their clusters.
-      count: number of images to show.
-      others: number of images from the cluster of each.
-      seed: seed for choosing the images.
-    """
+def show_clusters(source: Source, folder: ClusterFolder) -> list[Examples]:
+    """Shows a few images of a source, each with other images of its nearest cluster."""
     there = {shard.name: shard for shard in folder.shards}
     labels = []
     for shard in list_shards(source):
@@ -61,21 +46,15 @@ def show_clusters(
         labels.append(folder.array(there[shard.name]) if shard.count else empty)
         if sum(map(len, labels)) >= SEARCHED:
             break
-    pixels = read_pixels(source)
-    return [choose_members(labels, pixels, count, others, seed)]
+    return [choose_members(labels, read_pixels(source), count=6, others=9, seed=0)]
 
 
 def choose_members(
     shards: list[Int[np.ndarray, "_ p"]], pixels: Pixels, count: int, others: int, seed: int
 ) -> Examples:
-    """Draws images with a cluster, and finds other images of that cluster.
+    """Draws `count` images with a cluster, and finds `others` more of that cluster.
 
-    Args:
-      shards: the labels of each image of the first shards, nearest first, -1 for none.
-      pixels: returns the picture of an example, given its number.
-      count: number of images to draw.
-      others: number of images from the cluster of each.
-      seed: seed for choosing the images.
+    The first shards have the labels of each image, nearest first, -1 for none.
     """
     begin = np.cumsum([0, *map(len, shards)])
     first = np.concatenate([shard[:, 0] for shard in shards])

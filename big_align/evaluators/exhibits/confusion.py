@@ -17,10 +17,7 @@ def show_confusion(
 ) -> list[Confusion]:
     """Counts which class each image is classified as; of many classes, the most confused ones.
 
-    Args:
-      scores: score of each class, for each image; a tie with the right class is an error.
-      label: the class of each image.
-      names: names of the classes.
+    A tie with the right class is an error.
     """
     taken = take_class(scores, label)
     shown = choose_classes(taken, label, len(names))

@@ -15,13 +15,7 @@ EDGES = np.linspace(-1, 1, BINS + 1).round(3).tolist()
 def show_cosines(
     title: str, groups: Sequence[str], values: Sequence[Float[np.ndarray, "_"]]
 ) -> Distributions:
-    """Shows how cosines are distributed.
-
-    Args:
-      title: title of the exhibit.
-      groups: names of the groups.
-      values: cosines of each group.
-    """
+    """Shows how the cosines of each group are distributed."""
     shares = []
     for each in values:
         bins = ((np.asarray(each, np.float64) + 1) / 2 * BINS).astype(int)
@@ -31,13 +25,7 @@ def show_cosines(
 
 
 def choose_others(own: Int[np.ndarray, "n"], count: int, seed: int = 0) -> Int[np.ndarray, "n"]:
-    """Draws a wrong candidate for each query.
-
-    Args:
-      own: the right one of each query.
-      count: number of candidates, two or more.
-      seed: seed of the draw.
-    """
+    """Draws a wrong candidate for each query, given the right one and their number, two or more."""
     return (own + np.random.default_rng(seed).integers(1, count, len(own))) % count
 
 
@@ -56,12 +44,7 @@ def show_pair_cosines(pairs: Pairs) -> list[Distributions]:
 def show_class_cosines(
     similarity: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
 ) -> list[Distributions]:
-    """Shows the cosines of images with their own class, and with one drawn among the others.
-
-    Args:
-      similarity: cosine of each image with each class.
-      label: the class of each image.
-    """
+    """Shows the cosines of images with their own class, and with one drawn among the others."""
     count = similarity.shape[1]
     if count < 2:
         return []

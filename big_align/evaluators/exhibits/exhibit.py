@@ -11,17 +11,11 @@ from PIL import Image
 
 
 class Item(NamedTuple):
-    """An image, a text, or both.
-
-    Attributes:
-      image: its pixels.
-      text: a caption, or the name of a class or tag.
-      right: whether it is a right answer; None if that does not apply.
-    """
+    """An image, a text, or both."""
 
     image: UInt8[np.ndarray, "h w 3"] | None = None
-    text: str = ""
-    right: bool | None = None
+    text: str = ""  # a caption, or the name of a class or tag
+    right: bool | None = None  # whether it is a right answer; None if that does not apply
 
 
 class Finding(NamedTuple):
@@ -30,15 +24,14 @@ class Finding(NamedTuple):
     query: Item
     found: list[Item]
 
+    @property
+    def has_images(self) -> bool:
+        """Whether images were found."""
+        return any(item.image is not None for item in self.found)
+
 
 class Examples(NamedTuple):
-    """Queries with what was found for each.
-
-    Attributes:
-      title: title of the exhibit.
-      note: how to read them.
-      rows: one for each query.
-    """
+    """Queries with what was found for each, and a note on how to read them."""
 
     title: str
     note: str
@@ -48,12 +41,8 @@ class Examples(NamedTuple):
 class Confusion(NamedTuple):
     """How often images of a class are classified as another.
 
-    Attributes:
-      title: title of the exhibit.
-      note: how to read it.
-      names: names of the classes.
-      counts: numbers of images by class, in rows, and by predicted class, in columns; a last column
-        counts predictions of classes that are not listed.
+    Counts are by class, in rows, and by predicted class, in columns; a last column counts
+    predictions of classes that are not listed.
     """
 
     title: str
@@ -63,23 +52,14 @@ class Confusion(NamedTuple):
 
 
 class Distributions(NamedTuple):
-    """How the values of some groups are distributed, at each of several steps of training.
-
-    Attributes:
-      title: title of the exhibit.
-      note: how to read it.
-      groups: names of the groups.
-      edges: where bins of equal width begin, and where the last one ends.
-      shares: the fraction of the values of a group in each bin, by steps, oldest first.
-      steps: the step of each; an evaluation leaves out its own, which it does not know.
-    """
+    """How the values of some groups are distributed, at each of several steps of training."""
 
     title: str
     note: str
     groups: list[str]
-    edges: list[float]
-    shares: Float[np.ndarray, "t g b"]
-    steps: list[int]
+    edges: list[float]  # where bins of equal width begin, and where the last one ends
+    shares: Float[np.ndarray, "t g b"]  # of the values of a group in each bin, oldest step first
+    steps: list[int]  # an evaluation leaves out its own, which it does not know
 
 
 Exhibit = Examples | Confusion | Distributions
@@ -88,12 +68,7 @@ Show = Callable[[], Sequence[Exhibit]]
 
 
 class Measured(NamedTuple):
-    """The outcome of an evaluation.
-
-    Attributes:
-      numbers: numbers by name.
-      show: makes the exhibits from the results of the evaluation; it may read examples.
-    """
+    """The numbers of an evaluation, and what makes exhibits of it, which may read examples."""
 
     numbers: dict[str, float]
     show: Show
@@ -127,13 +102,10 @@ def encode_image(pixels: UInt8[np.ndarray, "h w 3"]) -> str:
 def continue_distributions(
     newest: Distributions, step: int, before: Mapping[str, Any] | None
 ) -> Distributions:
-    """Returns distributions together with those of earlier steps.
+    """Returns the distributions of a step together with those of earlier steps, encoded.
 
-    Args:
-      newest: those of one step.
-      step: the step.
-      before: the same of earlier steps, encoded; left out if they have other groups or bins, and so
-        is what they have of this step and later ones, which a run repeats.
+    These are left out if they have other groups or bins, and so is what they have of this step and
+    later ones, which a run repeats.
     """
     if before is None or any(before[x] != getattr(newest, x) for x in ("groups", "edges")):
         return newest._replace(steps=[step])

@@ -9,6 +9,7 @@ from jaxtyping import UInt8
 from big_align.data import boundary
 from big_align.data.examples import Source
 from big_align.data.images.image_ops import Transform
+from big_align.data.shard_offsets import ShardOffsets
 
 Pixels = Callable[[int], UInt8[np.ndarray, "h w 3"]]
 
@@ -19,11 +20,10 @@ def read_pixels(source: Source, size: int = 160) -> Pixels:
     The function raises a UserError if the example cannot be read.
     """
     show = Transform(f"resize_small({size})|central_crop({size})")
-    ends = np.cumsum(source.shard_sizes)
+    offsets = ShardOffsets(source.shard_sizes)
 
     def read(number: int) -> UInt8[np.ndarray, "h w 3"]:
-        shard = int(np.searchsorted(ends, number, side="right"))
-        index = int(number - ends[shard] + source.shard_sizes[shard])
+        shard, index = offsets.locate_one(number)
         with boundary.name_example(source, shard, index):
             return show(source.read(shard, index).image, random.Random(0))
 

@@ -10,21 +10,13 @@ from big_align.evaluators.exhibits.pixels import Pixels
 
 
 class Pairs(NamedTuple):
-    """The embedded images and captions of a set.
-
-    Attributes:
-      zimg: unit-length embeddings of the readable images, each image once.
-      ztxt: unit-length embeddings of all their captions.
-      captions: the texts of `ztxt`.
-      owner: the row of `zimg` that each caption belongs to.
-      number: the source's example for each row of `zimg`.
-    """
+    """The embedded images and captions of a set: those of the readable images, each image once."""
 
     zimg: Float[np.ndarray, "n d"]
     ztxt: Float[np.ndarray, "m d"]
-    captions: list[str]
-    owner: Int[np.ndarray, "m"]
-    number: Int[np.ndarray, "n"]
+    captions: list[str]  # the texts of `ztxt`
+    owner: Int[np.ndarray, "m"]  # the row of `zimg` that each caption belongs to
+    number: Int[np.ndarray, "n"]  # the source's example for each row of `zimg`
 
     def captions_of(self, image: int) -> set[str]:
         """Returns the captions of a row of `zimg`."""
@@ -47,13 +39,7 @@ def find_nearest_captions(pairs: Pairs, image: int, k: int) -> list[str]:
 def choose_queries(pairs: Pairs, count: int, seed: int) -> tuple[list[int], list[int]]:
     """Draws images, and captions without two of the same words: of other images, if these suffice.
 
-    Args:
-      pairs: the pairs to draw from.
-      count: largest number of each.
-      seed: seed of the draw.
-
-    Returns:
-      Rows of `zimg` and rows of `ztxt`.
+    They are rows of `zimg` and of `ztxt`, at most `count` of each.
     """
     rng = np.random.default_rng(seed)
     images = rng.permutation(len(pairs.zimg))[:count].tolist()
@@ -68,15 +54,7 @@ def choose_queries(pairs: Pairs, count: int, seed: int) -> tuple[list[int], list
 def show_pairs(
     pairs: Pairs, pixels: Pixels, count: int = 4, k: int = 5, seed: int = 0
 ) -> list[Examples]:
-    """Shows what is retrieved for a few captions and for a few images.
-
-    Args:
-      pairs: the pairs to search.
-      pixels: returns the picture of an example, given its number.
-      count: number of captions, and of images, to search with.
-      k: number of nearest ones to show.
-      seed: seed for choosing the queries.
-    """
+    """Shows the k that are nearest to a few captions and to as many images."""
     images, captions = choose_queries(pairs, count, seed)
     nearest = find_nearest(pairs.ztxt[captions], pairs.zimg, k)
     by_text = [

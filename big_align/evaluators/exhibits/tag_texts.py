@@ -11,12 +11,7 @@ from big_align.evaluators.exhibits.tags import Found
 
 
 class Fit(NamedTuple):
-    """Cosines of images with texts of one kind, by a model that judges.
-
-    Attributes:
-      own: with the text of the image itself.
-      other: with the text of another image of the set.
-    """
+    """Cosines of images with texts of one kind, their own and another's, by a model that judges."""
 
     own: Float[np.ndarray, " n"]
     other: Float[np.ndarray, " n"]
@@ -27,14 +22,9 @@ def write_texts(
 ) -> tuple[Int[np.ndarray, " k"], list[str], list[str]]:
     """Writes the two texts of each image in which a tag is found.
 
-    Args:
-      found: what a model found.
-      names: names of all tags.
-      written: the tags that training would write into the new text of each image, if any.
-
-    Returns:
-      Rows of `found`; the first given caption of each; and the names of its tags in the order in
-      which training writes them, that of the list.
+    `written` are the tags that training would write into the new text of each image, if any.
+    Returns rows of `found`; the first given caption of each; and the names of its tags in the order
+    in which training writes them, that of the list.
 
     Raises:
       UserError: tags are found in fewer than two images.
@@ -50,11 +40,6 @@ def write_texts(
 
 
 def measure_fit(zimg: Float[np.ndarray, "n d"], ztxt: Float[np.ndarray, "n d"]) -> Fit:
-    """Returns the cosines of each image with its own text and with that of another image.
-
-    Args:
-      zimg: unit-length embeddings of images.
-      ztxt: unit-length embeddings of their texts.
-    """
+    """Returns the cosines of each image with its own text and with that of another image."""
     away = np.roll(ztxt, len(ztxt) // 2, axis=0)
     return Fit((zimg * ztxt).sum(axis=1), (zimg * away).sum(axis=1))

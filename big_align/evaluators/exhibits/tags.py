@@ -11,36 +11,18 @@ from big_align.evaluators.exhibits.pixels import Pixels
 
 
 class Found(NamedTuple):
-    """What a model finds in the readable images of a set.
-
-    Attributes:
-      logits: logit of each tag.
-      given: the tags of the given captions.
-      missed: the tags that only the other captions have.
-      found: the tags that the model chooses, without given ones.
-      captions: the given captions of each image.
-      number: the source's example for each row.
-    """
+    """What a model finds in the readable images of a set."""
 
     logits: Float[np.ndarray, "n c"]
-    given: Bool[np.ndarray, "n c"]
-    missed: Bool[np.ndarray, "n c"]
-    found: Bool[np.ndarray, "n c"]
-    captions: list[list[str]]
-    number: Int[np.ndarray, " n"]
+    given: Bool[np.ndarray, "n c"]  # the tags of the given captions
+    missed: Bool[np.ndarray, "n c"]  # those that only the other captions have
+    found: Bool[np.ndarray, "n c"]  # those that the model chooses, without given ones
+    captions: list[list[str]]  # the given ones of each image
+    number: Int[np.ndarray, " n"]  # the source's example for each row
 
 
 def choose_images(found: Found, count: int, seed: int) -> list[int]:
-    """Draws images, preferring those in which a tag is found.
-
-    Args:
-      found: the images to draw from.
-      count: largest number of images.
-      seed: seed of the draw.
-
-    Returns:
-      Rows of `found`.
-    """
+    """Draws rows of up to `count` images, preferring those in which a tag is found."""
     order = np.random.default_rng(seed).permutation(len(found.number))
     nothing = ~found.found[order].any(axis=1)
     return order[np.argsort(nothing, kind="stable")][:count].tolist()
@@ -49,16 +31,7 @@ def choose_images(found: Found, count: int, seed: int) -> list[int]:
 def show_found(
     found: Found, names: Sequence[str], pixels: Pixels, count: int = 8, most: int = 6, seed: int = 0
 ) -> list[Examples]:
-    """Shows the tags found in a few images, preferring images in which any is found.
-
-    Args:
-      found: what a model found.
-      names: names of all tags.
-      pixels: returns the picture of an example, given its number.
-      count: number of images to show.
-      most: number of tags of each, most probable first.
-      seed: seed for choosing the images.
-    """
+    """Shows up to `most` tags that are found in each of a few images, most probable first."""
     rows = []
     for row in choose_images(found, count, seed):
         logits, ids = found.logits[row], np.flatnonzero(found.found[row])
