@@ -7,7 +7,6 @@ B0.
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -82,7 +81,7 @@ class InvertedBlock(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "b h w c"], train: bool) -> Float[Array, "b h2 w2 c2"]:
         """Transforms activations, and adds the input if the shapes are equal."""
-        activate = _activation(self.lite)
+        activate = nn.relu6 if self.lite else nn.swish
         pointwise = functools.partial(_pointwise_conv, dtype=self.dtype)
         inputs, width = x.shape[-1], x.shape[-1] * self.expansion
         if self.expansion != 1:
@@ -109,10 +108,6 @@ class InvertedBlock(nn.Module):
         if x.shape != residual.shape:
             return x
         return residual + layers.DropPath(self.drop_path)(x, train)
-
-
-def _activation(lite: bool) -> Callable[[Array], Array]:
-    return nn.relu6 if lite else nn.swish
 
 
 def _pointwise_conv(channels: int, name: str, dtype: str, use_bias: bool = False) -> layers.Dense:
@@ -203,7 +198,7 @@ class EfficientNet(Tower):
         self, image: Float[Array, "b h w 3"], train: bool = False
     ) -> tuple[Float[Array, "b c"], Float[Array, "b t c"]]:
         """Encodes images; the pooled features are the mean over all positions."""
-        activate = _activation(self.resolved["lite"])
+        activate = nn.relu6 if self.resolved["lite"] else nn.swish
         norm = functools.partial(
             layers.BatchNorm, self.momentum, group_size=self.group_size, fixed=self.fixed_statistics
         )
@@ -243,9 +238,10 @@ class EfficientNet(Tower):
 
 
 def find_variant(blocks: int, stem: int, last: int, lite: bool) -> str | None:
-    """Returns the variant with a number of blocks, channels of its stem and of its last block.
+    """Returns the name of the variant with these sizes, None if there is none.
 
-    `lite` says whether blocks lack squeeze and excite; None if no variant has these sizes.
+    They are the blocks, the channels of the first convolution and of the last block's output, and
+    whether blocks lack squeeze and excite.
     """
     for variant in VARIANTS:
         tower = EfficientNet(variant)

@@ -29,6 +29,6 @@ class Tower(nn.Module):
 
     @nn.nowrap
     def resolve(self, names: Sequence[str], published: Sequence[Any]) -> dict[str, Any]:
-        """Returns the fields with these names, in place of None what the variant has."""
+        """Returns fields by name, each with the value of the variant where it is None."""
         given = zip(names, published, strict=True)
         return {k: x if getattr(self, k) is None else getattr(self, k) for k, x in given}
