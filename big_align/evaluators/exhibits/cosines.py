@@ -24,9 +24,9 @@ def show_cosines(
     return Distributions(title, note, list(groups), EDGES, np.array([shares]), [])
 
 
-def choose_others(own: Int[np.ndarray, "n"], count: int, seed: int = 0) -> Int[np.ndarray, "n"]:
+def choose_others(own: Int[np.ndarray, "n"], count: int) -> Int[np.ndarray, "n"]:
     """Draws a wrong candidate for each query, given the right one and their number, two or more."""
-    return (own + np.random.default_rng(seed).integers(1, count, len(own))) % count
+    return (own + np.random.default_rng(0).integers(1, count, len(own))) % count
 
 
 def show_pair_cosines(pairs: Pairs) -> list[Distributions]:
