@@ -27,12 +27,9 @@ SMALLEST = 1e-300
 
 
 class Shape(NamedTuple):
-    """An element of an SVG picture.
+    """An element of an SVG picture, with its attributes; positions are pixels from the upper left.
 
-    Attributes:
-      tag: its name.
-      fields: its attributes; positions are in pixels from the upper left.
-      text: what a text says, or what is shown where a pointer is on another shape.
+    The text is what a text says, or what is shown where a pointer is on another shape.
     """
 
     tag: str
@@ -68,11 +65,9 @@ def draw_path(tag: str, corners: Iterable[tuple[Place, Place]], **fields: Any) -
 
 
 def draw_chart(title: str, curves: Mapping[str, Series]) -> Drawing | None:
-    """Draws curves over the steps; returns None if there is nothing to draw.
+    """Draws curves over the steps, colored in order; returns None if there is nothing to draw.
 
-    Args:
-      title: title above the curves.
-      curves: steps and values by name, colored in order; values that are not finite are left out.
+    Values that are not finite are left out.
     """
     thin = {name: _thin(values) for name, values in curves.items()}
     everything = [point for points in thin.values() for point in points]

@@ -16,15 +16,9 @@ BINS = 30
 
 
 def write_page(title: str, command: str, parts: Sequence[tuple[str, str, Report]]) -> str:
-    """Writes a page about the parts of some data.
+    """Writes a page about the parts of some data, as HTML that needs no other files.
 
-    Args:
-      title: title of the page.
-      command: the flags that name the data.
-      parts: the name, the description and the report of each part.
-
-    Returns:
-      HTML that needs no other files.
+    `command` has the flags that name the data. Each part has a name, a description and a report.
     """
     shown = [
         {
@@ -89,14 +83,9 @@ def _draw_histograms(report: Report) -> Iterator[Drawing]:
 def _draw(
     title: str, values: Int[np.ndarray, " n"], mark: int, note: str, cut: bool = False
 ) -> Drawing:
-    """Draws a histogram with a mark that some values may exceed.
+    """Draws a histogram with a mark that some values may exceed; a mark of 0 is none.
 
-    Args:
-      title: title above it.
-      values: the values to count; the largest hundredth shares the last bar.
-      mark: a value to compare with; 0 for none.
-      note: note next to the mark.
-      cut: whether whatever is above the mark is lost.
+    The largest hundredth shares the last bar. With `cut`, whatever is above the mark is lost.
     """
     top = max(float(np.percentile(values, 99)), mark * 1.1, 1)
     width = max(1, math.ceil(top / BINS))

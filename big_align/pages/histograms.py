@@ -11,17 +11,11 @@ LEFT, RIGHT, BASE, TALL = 20, 480, 130, 110
 
 
 class Bin(NamedTuple):
-    """The values of a bar.
-
-    Attributes:
-      told: which values they are, and how many: shown on the bar.
-      count: how many there are.
-      over: how many of these are beyond a limit.
-    """
+    """The values of a bar; `told` says which they are, and how many, on the bar."""
 
     told: str
     count: int
-    over: int = 0
+    over: int = 0  # how many of these are beyond a limit
 
 
 def draw_histogram(
@@ -31,14 +25,10 @@ def draw_histogram(
     mark: tuple[float, str] | None = None,
     log: bool = False,
 ) -> Drawing:
-    """Draws bars of one width.
+    """Draws bars of one width, with labels below and perhaps a vertical line with a note.
 
-    Args:
-      title: title above the bars.
-      bins: the bars, from left to right.
-      ticks: labels below the axis; a position of 1.5 is in the middle of the second bar.
-      mark: the position of a vertical line, and a note beside it.
-      log: whether bars are as tall as the logarithms of their counts.
+    The position of 1.5 is in the middle of the second bar. With `log`, bars are as tall as the
+    logarithms of their counts.
     """
     size = math.log1p if log else float
     tallest = max((size(each.count) for each in bins), default=0) or 1

@@ -12,13 +12,7 @@ from big_align.evaluators.exhibits.exhibit import encode_image
 
 
 class Tile(NamedTuple):
-    """An important number.
-
-    Attributes:
-      number: the number.
-      what: what it is.
-      warn: whether it tells of a fault.
-    """
+    """An important number, what it is, and whether it tells of a fault."""
 
     number: str
     what: str
@@ -26,11 +20,9 @@ class Tile(NamedTuple):
 
 
 def render(template: str, **values: Any) -> str:
-    """Returns a page that needs no other file.
+    """Returns a page that needs no other file, from a file of `templates/`.
 
-    Args:
-      template: a file of `templates/`.
-      values: what the template names; anything that lacks is an error.
+    It is an error if anything that the template names is missing.
     """
     return _make_environment().get_template(template).render(values)
 

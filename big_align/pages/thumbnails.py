@@ -17,12 +17,9 @@ QUALITY = 82
 def make_thumbnail(image: Any, side: int, max_pixels: int = decoding.MAX_PIXELS) -> bytes:
     """Makes a JPEG whose sides have at most `side` pixels; only pixels are kept.
 
-    Anything else in a file, such as the place where a photograph was taken, is left out.
-
-    Args:
-      image: an encoded file, or pixels uint8 [h w 3].
-      side: the longer side, in pixels.
-      max_pixels: an encoded image with more is refused before it is decoded.
+    Anything else in a file, such as the place where a photograph was taken, is left out. The image
+    is an encoded file, or pixels uint8 [h w 3]; a file with more pixels than `max_pixels` is
+    refused before it is decoded.
 
     Raises:
       BrokenExample: the image cannot be decoded.
@@ -44,13 +41,7 @@ def make_thumbnail(image: Any, side: int, max_pixels: int = decoding.MAX_PIXELS)
 def read_thumbnail(
     read: Callable[[], Any], side: int, max_pixels: int = decoding.MAX_PIXELS
 ) -> bytes:
-    """Returns the JPEG of an image that is read again for a page; empty if it is gone.
-
-    Args:
-      read: reads the image, as `make_thumbnail` takes it.
-      side: the longer side, in pixels.
-      max_pixels: the most pixels of an encoded image.
-    """
+    """Returns the JPEG of an image that is read again for a page; empty if it is gone."""
     try:
         return make_thumbnail(read(), side, max_pixels)
     except (BrokenExample, OSError, ValueError):

@@ -88,7 +88,7 @@ def judge_texts(
     """
     from big_align.evaluators.exhibits.tag_texts import measure_fit, write_texts
     from big_align.objectives.parts.tag_texts import choose_written
-    from big_align.pages.plots.fit_pictures import draw_fits
+    from big_align.pages.plots.curves import draw_fits
     from big_align.use.inference.loaded_model import load
 
     written = texts.keep_fitting(choose_written(found.given, found.found, retain))

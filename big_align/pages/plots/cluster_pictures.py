@@ -28,11 +28,8 @@ def draw_labels(
 ) -> Figure:
     """Draws images, each followed by a row of other images for each of its labels (Fig. 2, 7).
 
-    Args:
-      chosen: the labels to show for each image.
-      examples: images of each label.
-      pixels: returns the picture of an image as a square.
-      count: number of examples per label.
+    The labels to show are given for each image, and images for each label, of which there are
+    `count` in a row.
     """
     heights = [max(len(labels), 1) for labels in chosen.values()]
     width = max(heights) + count
@@ -55,16 +52,9 @@ def draw_labels(
 
 @dataclasses.dataclass(frozen=True)
 class Cosines:
-    """How cosines of images with centers are distributed.
+    """How cosines of images with their labels, and with drawn centers of others, are spread."""
 
-    Attributes:
-      positive: counts in `BINS` equal steps from -1 to 1, with the labels of an image.
-      negative: the same with drawn centers that are not labels of the image.
-      positive_mean: mean over all of them.
-      negative_mean: mean over all of them.
-    """
-
-    positive: Int[np.ndarray, " bins"]
+    positive: Int[np.ndarray, " bins"]  # counts in `BINS` equal steps from -1 to 1
     negative: Int[np.ndarray, " bins"]
     positive_mean: float
     negative_mean: float
@@ -78,15 +68,9 @@ def measure_cosines(
 ) -> Cosines:
     """Measures cosines of images with their labels and with other centers (Fig. 3).
 
-    Args:
-      batches: embeddings [n d] of any length, and their labels int [n p], -1 for none; an image
-        without labels is left out.
-      centers: the center of each label, of any length.
-      negatives: number of centers drawn, once for all images.
-      seed: seed of the draw.
-
-    Raises:
-      UserError: embeddings and centers differ in width, or a label has no center.
+    Batches have embeddings [n d] of any length, and their labels int [n p], -1 for none; an image
+    without labels is left out. Centers have any length; `negatives` of them are drawn once for all
+    images.
     """
     drawn = np.random.default_rng(seed).choice(
         len(centers), min(negatives, len(centers)), replace=False
@@ -125,8 +109,7 @@ def _check_fit(embeddings: np.ndarray, clusters: np.ndarray, centers: np.ndarray
 def draw_cosines(measured: Mapping[str, Cosines]) -> Figure:
     """Draws histograms and, if there are at least three, a curve of their means, in order.
 
-    Args:
-      measured: cosines by title, such as the step of training.
+    Titles are, for example, steps of training.
     """
     panels = 2 if len(measured) < 3 else 4
     figure = Figure(figsize=(4 * panels, 3.2), layout="constrained")
@@ -153,12 +136,7 @@ def patch_features(
 ) -> Float[np.ndarray, "b y x c"]:
     """Returns the features of an image tower at every position of its grid, in evaluation mode.
 
-    Args:
-      pretrained: an image tower or dual encoder that says how images are prepared.
-      image: square images, prepared that way.
-
-    Raises:
-      UserError: it is a text tower, or does not say it.
+    Images are square, and prepared as the model says.
     """
     seen, tower = find_preprocessing(pretrained), pretrained.tower("image")
     pixels = normalize_image(jnp.asarray(image), seen.mean, seen.std)
@@ -168,11 +146,7 @@ def patch_features(
 
 
 def find_preprocessing(pretrained: Pretrained) -> Preprocessing:
-    """Returns how images are prepared for a model.
-
-    Raises:
-      UserError: the model does not say it.
-    """
+    """Returns how images are prepared for a model, which has to say it."""
     if pretrained.preprocessing is None:
         raise UserError(
             "the model does not say how its images are preprocessed: its folder should hold the "
@@ -186,9 +160,6 @@ def find_components(features: Float[np.ndarray, "b y x c"]) -> Float[np.ndarray,
 
     The sign of a component is arbitrary. Here the mean of the first is larger inside the images
     than at their edges, and the largest weight of each of the others is positive.
-
-    Args:
-      features: features at every position of the grids; at least three numbers per position.
     """
     rows = features.reshape(-1, features.shape[-1]).astype(np.float64)
     rows -= rows.mean(0)
@@ -208,9 +179,7 @@ def color_components(
 ) -> UInt8[np.ndarray, "b y x 3"]:
     """Maps each component to red, green or blue from 0 to 255; one without spread is gray.
 
-    Args:
-      components: as `find_components` returns them.
-      shown: the positions to color; the others become black.
+    Positions that are not shown become black.
     """
     shown = np.ones(components.shape[:3], bool) if shown is None else shown
     colors = np.zeros(components.shape, np.uint8)
@@ -231,10 +200,6 @@ def draw_patches(
 
     Below each image: its own components where the first is positive, which separates the object
     from the background; and those of all images together, where equal colors mean equal features.
-
-    Args:
-      images: the pictures.
-      features: features of their patches.
     """
     own = [find_components(one[None]) for one in features]
     objects = [color_components(one, one[..., 0] > 0)[0] for one in own]

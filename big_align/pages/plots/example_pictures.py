@@ -16,11 +16,9 @@ RIGHT, WRONG = "#1a8f3c", "#777777"
 def draw_examples(several: Sequence[Examples], columns: int = 1) -> Figure:
     """Draws exhibits below one another; right answers are green.
 
-    Args:
-      several: queries, each with the images or with the texts that were found for it.
-      columns: how many queries with texts are in a row.
+    Queries with texts are in several columns.
     """
-    most = [max(len(row.found) if _has_images(row) else 0 for row in x.rows) for x in several]
+    most = [max(len(row.found) if row.has_images else 0 for row in x.rows) for x in several]
     counts = [-(-len(x.rows) // (1 if k else columns)) for x, k in zip(several, most, strict=True)]
     heights = [count * (1.9 if k else 1.75) for count, k in zip(counts, most, strict=True)]
     size = max(8.5, 5.2 * columns, 1.7 * max(most)), sum(heights)
@@ -34,10 +32,6 @@ def draw_examples(several: Sequence[Examples], columns: int = 1) -> Figure:
         else:
             _draw_texts(part, examples.rows, count, columns)
     return figure
-
-
-def _has_images(row: Finding) -> bool:
-    return any(item.image is not None for item in row.found)
 
 
 def _draw_images(axes: list[Axes], row: Finding) -> None:

@@ -37,7 +37,7 @@ def _font(name: str = "DejaVuSans") -> ImageFont.FreeTypeFont:
 def _draw_examples(examples: Examples) -> Image.Image:
     """Draws a band for each query: its text, its picture, and next to it what was found."""
     tops = np.cumsum([2 * GAP + LINE, *map(_height_of, examples.rows)]).tolist()
-    cells = max((1 + len(row.found) for row in examples.rows if _has_images(row)), default=0)
+    cells = max((1 + len(row.found) for row in examples.rows if row.has_images), default=0)
     wide = max(WIDTH, GAP + cells * (CELL + GAP))
     picture = Image.new("RGB", (wide, tops[-1] + GAP), "white")
     pen = ImageDraw.Draw(picture)
@@ -60,10 +60,6 @@ def _draw_examples(examples: Examples) -> Image.Image:
             color, face = (RIGHT, "DejaVuSans-Bold") if item.right else (WRONG, "DejaVuSans")
             _write(pen, left, top + LINE * line, item.text, color, face)
     return picture
-
-
-def _has_images(row: Finding) -> bool:
-    return any(item.image is not None for item in row.found)
 
 
 def _height_of(row: Finding) -> int:

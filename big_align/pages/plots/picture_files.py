@@ -9,11 +9,7 @@ from big_align.core.whole_files import check_file
 def check_picture(path: str) -> None:
     """Checks, before there is a picture, that one can be written to a path; makes its folder.
 
-    Args:
-      path: the file to write.
-
-    Raises:
-      UserError: its name does not end in a format of pictures, or the file cannot be written.
+    Its name must end in a format of pictures.
     """
     from matplotlib.backend_bases import FigureCanvasBase
 

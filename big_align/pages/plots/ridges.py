@@ -9,12 +9,7 @@ def crop_bins(
 ) -> tuple[Float[np.ndarray, "c_and_1"], Float[np.ndarray, "t g c"]]:
     """Returns the bins from the first to the last that anything is in, with one more on each side.
 
-    Args:
-      edges: where bins begin, and where the last one ends.
-      shares: the fraction of the values of a group in each bin, by steps.
-
-    Returns:
-      Their edges, and how high each curve is over them, at most 1.
+    They are given by their edges, and by how high each curve is over them, at most 1.
     """
     some = np.flatnonzero((shares > 0).any(axis=(0, 1)))
     first, last = (some[0], some[-1]) if some.size else (0, len(edges) - 2)
@@ -29,12 +24,7 @@ def trace_ridge(
 ) -> list[tuple[float, float]]:
     """Returns the corners of the area below a curve, in pixels from the upper left.
 
-    Args:
-      heights: of the curve over each bin, at most 1.
-      left: where the first bin begins.
-      right: where the last bin ends.
-      bottom: where the curve is 0.
-      height: the number of pixels that 1 is above it.
+    Heights over each bin are at most 1, which is `height` pixels above the bottom.
     """
     middles = left + (right - left) * (np.arange(len(heights)) + 0.5) / len(heights)
     curve = zip(middles.tolist(), (bottom - height * heights).tolist(), strict=True)

@@ -18,12 +18,7 @@ NEIGHBORS = 30.0
 
 
 class Concepts(NamedTuple):
-    """Names of two lists, with their embeddings by one model.
-
-    Attributes:
-      first: unit-length embeddings of the names to look up.
-      second: those of the names among which the nearest is found.
-    """
+    """Unit-length embeddings of two lists of names: those to look up, and those to find."""
 
     first: Float[np.ndarray, "n d"]
     second: Float[np.ndarray, "m d"]
@@ -34,15 +29,7 @@ class Concepts(NamedTuple):
 
 
 def lay_out(embeddings: Float[np.ndarray, "n d"], seed: int = 0) -> Float[np.ndarray, "n 2"]:
-    """Places embeddings in a plane with t-SNE of their cosines (van der Maaten and Hinton 2008).
-
-    Args:
-      embeddings: unit-length embeddings.
-      seed: seed of scikit-learn's optimization.
-
-    Raises:
-      UserError: there are fewer than four embeddings.
-    """
+    """Places embeddings in a plane with t-SNE of their cosines (van der Maaten and Hinton 2008)."""
     from sklearn.manifold import TSNE  # takes a second to import
 
     if len(embeddings) < LEAST:
@@ -61,12 +48,7 @@ def draw_concepts(
 ) -> Figure:
     """Draws a map per model: two lists of names, and the nearest in the second for each query.
 
-    Args:
-      models: embeddings, by the title of the panel.
-      names: names of the two lists.
-      lists: names of the lists, for the legend.
-      queries: those of the first list to label, with a line to their nearest in the second.
-      seed: seed of the maps.
+    Queries are those of the first list to label, with a line to their nearest in the second.
     """
     figure = Figure(figsize=(8 * len(models), 8.6), layout="constrained")
     axes = figure.subplots(1, len(models), squeeze=False)[0]

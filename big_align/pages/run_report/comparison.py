@@ -8,17 +8,12 @@ from typing import Any
 from big_align.pages.charts import Drawing, draw_chart
 from big_align.pages.rendering import format_number, render
 from big_align.pages.run_report.run_record import RunRecord
-from big_align.pages.run_report.scores import find_best
-from big_align.pages.run_report.sections import format_value, summarize, training_curves
+from big_align.pages.run_report.sections import find_best, format_value, summarize, training_curves
 from big_align.pages.run_report.starts import compare_configs
 
 
 def compare_runs(records: Sequence[RunRecord]) -> str:
-    """Returns the page about several runs.
-
-    Args:
-      records: records of two or more runs.
-    """
+    """Returns the page about several runs."""
     names = name_runs(records)
     return render(
         "comparison.html",

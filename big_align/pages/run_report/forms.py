@@ -94,17 +94,11 @@ START = {
 
 
 def check_form(value: Any, form: Any, where: str) -> None:
-    """Checks a JSON value.
+    """Checks a JSON value; the message of a UserError begins with the file and the place in it.
 
-    Args:
-      value: the value that was read.
-      form: a type, or a predicate; `[form]` is a list of values with this form, and a tuple has
-        several forms, one of which must fit; a dictionary has forms by field, with `*` for fields
-        that are not named; a field whose name ends in "?" may be missing or null.
-      where: the file and the place in it, for error messages.
-
-    Raises:
-      UserError: the value does not have the form; the message names the place.
+    A form is a type, or a predicate; `[form]` is a list of values with this form, and a tuple has
+    several forms, one of which must fit; a dictionary has forms by field, with `*` for fields that
+    are not named; a field whose name ends in "?" may be missing or null.
     """
     if form is Any:
         return

@@ -29,12 +29,9 @@ TIMES = 20
 class Gallery:
     """Collects what evaluations show, only in the first process.
 
-    A picture that cannot be made is a warning: it never stops a run.
-
-    Args:
-      workdir: the newest pictures are in its `pictures.json`.
-      total_steps: the last step, after which pictures are always made.
-      always: what to show besides the evaluations, by name; made once.
+    The newest pictures are in the workdir's `pictures.json`. They are always made after the last
+    step, and what is shown besides the evaluations, `always`, is made once. A picture that cannot
+    be made is a warning: it never stops a run.
     """
 
     def __init__(self, workdir: str, total_steps: int, always: Mapping[str, Show]):
@@ -54,21 +51,12 @@ class Gallery:
         self._shown = {}
 
     def add(self, name: str, show: Show) -> None:
-        """Makes the exhibits of an evaluation, if pictures are due.
-
-        Args:
-          name: name of the evaluator.
-          show: makes the exhibits.
-        """
+        """Makes the exhibits of an evaluation, if pictures are due."""
         if self._due:
             self._shown |= _try_to_show(name, show)
 
     def finish(self, step: int) -> dict[str, UInt8[np.ndarray, "h w 3"]]:
-        """Writes the pictures of an evaluation to the workdir, and returns them by name for logs.
-
-        Args:
-          step: the step that was evaluated.
-        """
+        """Writes the pictures of the step that was evaluated, and returns them by name for logs."""
         if not self._due:
             return {}
         self._made_at = step

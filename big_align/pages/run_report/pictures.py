@@ -41,7 +41,7 @@ def list_pictures(record: RunRecord) -> Iterator[dict[str, Any]]:
             shown = {"kind": kind} | exhibit
             if kind == "shares":
                 shown = {"kind": kind, "drawing": draw_ridges(exhibit)}
-            size = _estimate_size(exhibit)
+            size = len(json.dumps(exhibit)) + CELL * sum(map(len, exhibit.get("counts", ())))
             if size > room:
                 shown = {"kind": "nothing"}
             else:
@@ -49,17 +49,8 @@ def list_pictures(record: RunRecord) -> Iterator[dict[str, Any]]:
             yield shown | {"title": title, "note": note}
 
 
-def _estimate_size(exhibit: Mapping[str, Any]) -> int:
-    """Returns about how many characters an exhibit has on a page."""
-    return len(json.dumps(exhibit)) + CELL * sum(map(len, exhibit.get("counts", ())))
-
-
 def draw_ridges(exhibit: Mapping[str, Any]) -> Drawing:
-    """Draws a band for each step, with an axis below.
-
-    Args:
-      exhibit: encoded distributions.
-    """
+    """Draws encoded distributions: a band for each step, with an axis below."""
     edges, heights = crop_bins(np.array(exhibit["edges"]), np.array(exhibit["shares"], float))
     first, last = float(edges[0]), float(edges[-1])
     ticks, bottom, shapes = choose_ticks(first, last), BAND * len(heights) + 6, []

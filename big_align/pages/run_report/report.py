@@ -15,14 +15,9 @@ FILE = "report.html"
 
 
 def write_report(workdirs: Sequence[str], output: str | None = None) -> str:
-    """Writes the page of one run, or one that compares several.
+    """Writes the page of one run, or one that compares several; returns its path.
 
-    Args:
-      workdirs: workdirs of the runs.
-      output: the file; by default `report.html` in the first workdir.
-
-    Returns:
-      The path of the file.
+    By default it is `report.html` in the first workdir.
 
     Raises:
       UserError: a workdir holds no run.

@@ -23,29 +23,18 @@ LARGE = 4_000_000
 
 @dataclasses.dataclass
 class RunRecord:
-    """What a workdir says about its run; fields without information are empty.
+    """What a workdir says about its run; fields without information are empty."""
 
-    Attributes:
-      workdir: the workdir, as given.
-      config: all fields of the config.
-      starts: how each process was started, oldest first.
-      series: steps and values of training, by name.
-      evaluations: numbers of the evaluators, by `evaluator/number`.
-      seconds: where the time of all processes went, by phase.
-      pictures: the step of the pictures, and exhibits by evaluator.
-      saved: the step of the newest checkpoint; 0 if none is in reach.
-      said: the numbers of which lower is better, by evaluator, of evaluators that say so.
-    """
-
-    workdir: str
+    workdir: str  # as given
     config: dict[str, Any]
-    starts: list[dict[str, Any]]
-    series: dict[str, Series]
-    evaluations: dict[str, Series]
-    seconds: dict[str, float]
-    pictures: dict[str, Any]
-    saved: int = 0
+    starts: list[dict[str, Any]]  # how each process was started, oldest first
+    series: dict[str, Series]  # of training, by name
+    evaluations: dict[str, Series]  # by `evaluator/number`
+    seconds: dict[str, float]  # where the time of all processes went, by phase
+    pictures: dict[str, Any]  # their step, and exhibits by evaluator
+    saved: int = 0  # the step of the newest checkpoint; 0 if none is in reach
     said: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    """The numbers of which lower is better, by evaluator, of evaluators that say so."""
 
     @property
     def name(self) -> str:
@@ -128,11 +117,7 @@ def _find_newest(config: dict[str, Any], workdir: pathlib.Path) -> int:
 
 
 def read_pictures(path: pathlib.Path) -> dict[str, Any]:
-    """Reads the step of the pictures of a run, and the exhibits by evaluator; {} without a file.
-
-    Raises:
-      UserError: the file is damaged.
-    """
+    """Reads the step of the pictures of a run, and the exhibits by evaluator; {} without a file."""
     return _read_object(path, forms.PICTURES)
 
 
@@ -144,11 +129,7 @@ def _is_evaluation(name: str, evaluators: set[str]) -> bool:
 
 
 def _read_object(path: pathlib.Path, form: Any) -> dict[str, Any]:
-    """Reads a JSON object; {} if there is no file.
-
-    Raises:
-      UserError: it is not JSON, or does not have the form.
-    """
+    """Reads a JSON object of some form; {} if there is no file."""
     if not path.is_file():
         return {}
     try:

@@ -4,15 +4,14 @@ import json
 import shlex
 import textwrap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from big_align.pages.charts import COLORS, Drawing, Series, draw_chart
 from big_align.pages.rendering import Tile, format_number, format_time
 from big_align.pages.run_report import starts
 from big_align.pages.run_report.run_record import RunRecord
-from big_align.pages.run_report.scores import find_best
-from big_align.training.logs.directions import NEITHER, find_direction
+from big_align.training.logs.directions import LOWER, NEITHER, Said, find_direction
 from big_align.training.logs.phases import PHASES
 
 UNDRAWN = {"step_seconds", "data_wait_seconds", "device_flops_per_second", "goodput", "epoch"}
@@ -41,6 +40,19 @@ def summarize(record: RunRecord) -> list[Tile]:
     if count := (record.last_start.get("examples") or {}).get("training"):
         tiles.append(Tile(f"{count:,}", "training examples"))
     return tiles
+
+
+def find_best(name: str, values: Sequence[float | None], said: Said) -> int | None:
+    """Returns the index of the first of the best values of `evaluator/number`, NaN being none.
+
+    It is None if all are equal, or cannot be compared.
+    """
+    known = {k: value for k, value in enumerate(values) if value is not None and value == value}
+    direction = find_direction(name, said)
+    if direction == NEITHER or len(set(known.values())) < 2:
+        return None
+    choose = min if direction == LOWER else max
+    return choose(known, key=known.__getitem__)
 
 
 def list_evaluations(record: RunRecord) -> dict[str, Any]:

@@ -19,12 +19,7 @@ def compare_configs(
 ) -> dict[str, list[Any]]:
     """Returns the fields that differ between two configs, with both values; None if one lacks it.
 
-    A whole node that only one config has is one entry.
-
-    Args:
-      before: nested names and values.
-      after: the same.
-      where: the place of both within their configs.
+    A whole node that only one config has is one entry. `where` is the place of both within theirs.
     """
     changes: dict[str, list[Any]] = {}
     for name in dict.fromkeys([*before, *after]):
@@ -43,13 +38,7 @@ def _plain(value: Any) -> Any:
 
 
 def describe_machine(devices: int, kind: str, processes: int) -> dict[str, Any]:
-    """Returns versions and devices.
-
-    Args:
-      devices: number of devices, over all processes.
-      kind: kind of the devices.
-      processes: number of processes.
-    """
+    """Returns versions and devices, which are counted over all processes."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -62,11 +51,7 @@ def describe_machine(devices: int, kind: str, processes: int) -> dict[str, Any]:
 
 
 def format_devices(devices: Mapping[str, Any]) -> str:
-    """Formats the devices of a run, as in "16 x NVIDIA H200 of 2 processes".
-
-    Args:
-      devices: as `describe_machine` returns them.
-    """
+    """Formats what `describe_machine` returns, as in "16 x NVIDIA H200 of 2 processes"."""
     count, processes = devices.get("count", 1), devices.get("processes") or 1
     several = f" of {processes} processes" if processes > 1 else ""
     return f"{count} x {devices.get('kind', '')}{several}"

@@ -12,7 +12,7 @@ import pytest
 from big_align.evaluators.exhibits.cosines import show_cosines
 from big_align.evaluators.exhibits.exhibit import Confusion, Examples, Finding, Item, encode
 from big_align.pages import charts, rendering
-from big_align.pages.run_report import report, run_record, scores, sections
+from big_align.pages.run_report import report, run_record, sections
 from big_align.pages.run_report.comparison import compare_runs, name_runs
 from big_align.pages.run_report.gallery import Gallery
 from big_align.pages.run_report.run_record import RunRecord, read_record
@@ -253,7 +253,7 @@ def test_a_page_and_what_is_kept_agree_on_the_best_which_the_evaluator_knows(nam
     lower = name in LOW if said is None else said
     words = {} if said is None else {"mine": [name] if said else ["other"]}
     values = [2.0, 3.0, 1.0]
-    assert scores.find_best(f"mine/{name}", values, words) == (2 if lower else 1)
+    assert sections.find_best(f"mine/{name}", values, words) == (2 if lower else 1)
     kept = Retention(1, None, f"mine/{name}", words)
     found = kept.find_best([Evaluated(n, {f"mine/{name}": x}) for n, x in enumerate(values)])
     assert found.step == (2 if lower else 1)
@@ -273,7 +273,7 @@ def test_evaluations_say_which_way_is_better(tmp_path):
 
 
 def test_the_best_is_nothing_of_facts_and_of_equals():
-    find_best = functools.partial(scores.find_best, said={})
+    find_best = functools.partial(sections.find_best, said={})
     assert find_best("a/r1", [0.1, 0.3, None, 0.3]) == 1
     assert find_best("a/r1", [0.2, 0.2]) is None and find_best("a/r1", [None, 0.2]) is None
     assert find_best("probe/strength", [1.0, 2.0]) is None
