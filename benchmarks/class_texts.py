@@ -83,8 +83,7 @@ def make_step(
 ) -> tuple[jax.stages.Compiled, Callable[[], tuple], int]:
     """Compiles the step of one side.
 
-    Returns:
-      The program, what makes its arguments, and the bytes that have to grow with the classes.
+    With it come what makes its arguments, and the bytes that have to grow with the classes.
     """
     mesh = make_mesh(devices=jax.devices()[:devices])
     # Nothing is computed by the image tower; its width is that of the embeddings.

@@ -80,9 +80,8 @@ def has_tiles(batch: int, options: argparse.Namespace) -> bool:
 def make_jax(name: str, batch: int, options: argparse.Namespace) -> tuple[Callable[[], float], int]:
     """Compiles one of the JAX losses at a batch size.
 
-    Returns:
-      A call that computes loss and gradients and returns the loss, and the bytes of the compiled
-      program's temporaries.
+    Returns a call that computes loss and gradients and returns the loss, and the bytes of the
+    compiled program's temporaries.
     """
 
     def ours(zimg: jax.Array, ztxt: jax.Array, scale: jax.Array) -> jax.Array:

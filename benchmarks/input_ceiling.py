@@ -63,12 +63,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @dataclasses.dataclass(frozen=True)
 class Sleeps:
-    """How long Pillow's C code takes, in seconds.
-
-    Attributes:
-      decode: of one image.
-      resize: of one image, mirrored or not.
-    """
+    """How long Pillow's C code takes for one image, in seconds, mirrored or not."""
 
     decode: float
     resize: float
@@ -140,19 +135,12 @@ def measure_sleeps(source: TarSource, count: int = 100) -> Sleeps:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What an image costs.
+    """What an image costs."""
 
-    Attributes:
-      parent: CPU seconds of the training process.
-      worker: CPU seconds of the other processes.
-      busy: seconds that a worker takes, the sleep apart that stands for Pillow's C code.
-      rate: images per second that were reached here.
-    """
-
-    parent: float
-    worker: float
-    busy: float
-    rate: float
+    parent: float  # CPU seconds of the training process
+    worker: float  # CPU seconds of the other processes
+    busy: float  # seconds of a worker, the sleep apart that stands for Pillow's C code
+    rate: float  # images per second that were reached here
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,12 +19,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # for what othe
 
 
 def make_parser(description: str, **defaults: Any) -> argparse.ArgumentParser:
-    """Makes a command line.
-
-    Args:
-      description: what it prints as help.
-      **defaults: flags by name, each of the type of its default.
-    """
+    """Makes a command line with flags by name, each of the type of its default."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -38,11 +33,8 @@ def time_in_turns(
 ) -> dict[Any, float]:
     """Returns the median seconds of each call over rounds in which they take turns.
 
-    Args:
-      calls: what is timed; each is called once before, to compile and to start threads.
-      rounds: turns of each.
-      untimed: calls of a turn before the one that counts: the first may pay for memory that
-        another contender has given back.
+    Each is called once before, to compile and to start threads. The first calls of a turn may be
+    untimed: they may pay for memory that another contender has given back.
     """
     seconds: dict[Any, list[float]] = {name: [] for name in calls}
     for call in calls.values():
@@ -121,10 +113,7 @@ def run_apart(**flags: Any) -> int:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
     """Prints a table in Markdown, each row as soon as it is there.
 
-    Args:
-      columns: their titles.
-      rows: their cells: texts, or numbers, which are shown with three digits.
-      title: printed above.
+    Cells are texts, or numbers, which are shown with three digits.
     """
     print(f"\n{title}\n" if title else "")
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")

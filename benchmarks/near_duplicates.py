@@ -73,19 +73,11 @@ def plant(
     data: pathlib.Path, folder: pathlib.Path, tests: int = 1000, copies: int = 200,
     others: int = 1000, seed: int = 0,
 ) -> list[tuple[str, int]]:  # fmt: skip
-    """Writes training images with planted copies into Parquet files.
+    """Writes training images with planted copies into Parquet files, raw-*.parquet.
 
-    Args:
-      data: the folder of real data.
-      folder: where they go, as raw-*.parquet.
-      tests: test photographs, of which some are copied.
-      copies: how many copies of each kind are planted.
-      others: how many training images of each of two data sets there are.
-      seed: the random seed.
-
-    Returns:
-      Of each image in the order of the files what it is, and the number of the test photograph that
-      it is a copy of, or -1.
+    So many `copies` of each kind are of some test photographs, among `others` of each of two data
+    sets. Returns of each image, in the order of the files, what it is, and the number of the test
+    photograph that it is a copy of, or -1.
     """
     draw = np.random.default_rng(seed)
     photographs = read_images(data / TESTS, tests)
@@ -148,11 +140,8 @@ def print_table(
 ) -> None:
     """Prints which images are found, by what they are.
 
-    Args:
-      title: the title of the table.
-      found: for each threshold, which images are nearer than that.
-      number: the number of the test image nearest to each.
-      planted: what the images are.
+    For each threshold, there are images with a test image nearer than that; `number` is the
+    nearest.
     """
     what, original = map(np.array, zip(*planted, strict=True))
     right = (number == original)[original >= 0].mean()

@@ -119,9 +119,7 @@ def send(result: dict[str, Any]) -> None:
 class Watch:
     """Kills a process whose kernels hang, or for which there is no time.
 
-    Args:
-      process: what is watched.
-      end: when it has to be over, as `time.time` counts.
+    The end, when it has to be over, is as `time.time` counts.
     """
 
     def __init__(self, process: subprocess.Popen, end: float):
@@ -137,12 +135,7 @@ class Watch:
 
 
 class Run:
-    """A run of the whole benchmark: what was found, and what is left.
-
-    Args:
-      options: the command line.
-      costs: seconds that each measurement takes, at a guess.
-    """
+    """A run of the whole benchmark: what was found, and what is left, with costs at a guess."""
 
     def __init__(self, options: argparse.Namespace, costs: dict[str, float]):
         self.options = options

@@ -74,17 +74,11 @@ class Watch(threading.Thread):
 
 
 class Cost(NamedTuple):
-    """What a pipeline takes.
+    """What a pipeline takes."""
 
-    Attributes:
-      seconds: of a core, per record.
-      shuffled: bytes that are grouped by a key, and so go from worker to worker, per record.
-      memory: that of the largest worker at its peak, in MB.
-    """
-
-    seconds: float
-    shuffled: float
-    memory: float
+    seconds: float  # of a core, per record
+    shuffled: float  # bytes per record that are grouped by a key: they go from worker to worker
+    memory: float  # of the largest worker at its peak, in MB
 
 
 @contextlib.contextmanager

@@ -47,21 +47,13 @@ FACTORIES = {FLAT: "Flat", CODES: "IVF{leaves},PQ{blocks}x4fs,Refine(SQ8)", HNSW
 
 
 class Method(NamedTuple):
-    """A way to search.
+    """A way to search."""
 
-    Attributes:
-      search: takes queries; returns the numbers of the nearest rows.
-      recall: of the 10 nearest.
-      megabytes: of memory.
-      build: seconds.
-      settings: of the search, in words.
-    """
-
-    search: Callable[[np.ndarray], np.ndarray]
-    recall: float
+    search: Callable[[np.ndarray], np.ndarray]  # from queries to the numbers of the nearest rows
+    recall: float  # of the 10 nearest
     megabytes: float
-    build: float
-    settings: str
+    build: float  # seconds
+    settings: str  # in words
 
 
 def draw(count: int, dim: int, data: str, seed: int) -> np.ndarray:

@@ -72,10 +72,8 @@ def relabel(
 def judge_classes(config: Any, names: Mapping[str, str], lists: str = "{}.json") -> None:
     """Measures classes without labels and those with them, by their names; in place.
 
-    Args:
-      config: a config with the evaluators `zero_shot` and `retrieval`.
-      names: what texts of an experiment may hold.
-      lists: the file of the class list of a part.
+    The config has the evaluators `zero_shot` and `retrieval`. `names` is what texts of an
+    experiment may hold, and `lists` the file of the class list of a part.
     """
     zero_shot, split = config.evaluators.zero_shot.to_dict(), names["split"]
     for name, shards, classes in (

@@ -20,19 +20,12 @@ RECALLS = {"image to text": "image_to_text_r10", "text to image": "text_to_image
 
 
 class Pairs(NamedTuple):
-    """Features of photographs with their texts.
+    """Features of photographs with their texts."""
 
-    Attributes:
-      image: [n f].
-      text: [m g].
-      texts: which texts belong to each photograph, [n k]; the first `counts` of a row are real.
-      counts: [n], at least 1.
-    """
-
-    image: np.ndarray
-    text: np.ndarray
-    texts: np.ndarray
-    counts: np.ndarray
+    image: np.ndarray  # [n f]
+    text: np.ndarray  # [m g]
+    texts: np.ndarray  # of each photograph, [n k]; the first `counts` of a row are real
+    counts: np.ndarray  # [n], at least 1
 
 
 def get_base(split: str):
@@ -44,15 +37,10 @@ def get_base(split: str):
 
 @functools.cache
 def find_features(split: str, seen: bool, folder: str) -> tuple[str, str]:
-    """Computes the features of photographs and captions that are not there yet.
+    """Returns the folders of features of photographs and of captions; computes what is not there.
 
-    Args:
-      split: the split that is evaluated, "dev" or "test".
-      seen: whether to compute the features that are trained on, not those that are evaluated.
-      folder: where features lie.
-
-    Returns:
-      The folders of those of photographs and of captions.
+    The split, "dev" or "test", is evaluated; features are of what comes before it, if it is what is
+    seen in training.
     """
     from big_align.runs.cached_features import cache_features
 
@@ -93,19 +81,9 @@ def train_layers(
 ) -> tuple[dict[str, dict[str, np.ndarray]], float]:
     """Trains the layers behind both towers by ALIGN's loss.
 
-    Args:
-      split: the split that is evaluated, whose config is used.
-      pairs: to train on; a photograph comes with one of its texts, drawn anew each time.
-      steps: how many steps to train; the schedule covers all of them.
-      seed: the random seed.
-      rate: learning rate.
-      batch: pairs per step.
-      negatives: fraction of the batch that takes part in a softmax.
-      dimension: the dimension of the embedding.
-      temperature: a fixed temperature; 0 learns it, starting from 0.07.
-
-    Returns:
-      The layers by name, averaged over the last steps, and the temperature in the end.
+    A photograph comes with one of its texts, drawn anew each time. The split is the one that is
+    evaluated, and the schedule covers all steps. A temperature of 0 is learned, starting from 0.07.
+    Returns the layers by name, averaged over the last steps, and the temperature in the end.
     """
     import jax
 
@@ -158,8 +136,7 @@ def prepare(shared: Shared) -> None:
 def train(experiment: Any, training: Training) -> dict[str, float]:
     """Trains the layers of a row, whose changes are arguments of `train_layers`.
 
-    Returns:
-      Recalls by name, and the temperature in the end.
+    Returns recalls by name, and the temperature in the end.
     """
     folder, settings = f"{training.output}/features", training.row.changes
     pairs = read_features(*find_features(training.split, True, folder))

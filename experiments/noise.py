@@ -50,11 +50,7 @@ FOREIGN = (
 
 
 def plant(captions: list[list[str]], seed: int = 0) -> tuple[list[list[str]], np.ndarray]:
-    """Replaces half of the captions by noise.
-
-    Returns:
-      The texts, and of each the number of its kind in `KINDS` [n k].
-    """
+    """Replaces half of the captions by noise; returns texts and their numbers in `KINDS` [n k]."""
     rng = np.random.default_rng(seed)
     shape = len(captions), len(captions[0])
     kinds = np.where(rng.random(shape) < 0.5, rng.integers(1, len(KINDS), shape), 0)
@@ -159,12 +155,9 @@ def find_kept(row: str, output: pathlib.Path) -> np.ndarray:
 
 @functools.cache
 def make_pairs(row: str, split: str, output: str) -> layers.Pairs:
-    """Returns what a row trains on.
+    """Returns what a row trains on, by its title and the split that is evaluated.
 
-    Args:
-      row: its title.
-      split: the split that is evaluated.
-      output: the folder that notes which texts are kept, and what each is.
+    The folder notes which texts are kept, and what each is.
     """
     photographs, captions = layers.find_features("test", True, f"{output}/features")
     texts = find_texts(pathlib.Path(output)) if row in NOISY else captions

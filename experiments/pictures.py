@@ -8,12 +8,7 @@ from experiments.tables import measure_interval
 
 
 class Line(NamedTuple):
-    """A line of a panel.
-
-    Attributes:
-      numbers: the values of all seeds, by what was varied.
-      settings: of matplotlib, as its color.
-    """
+    """A line of a panel: the values of all seeds by what was varied, and matplotlib's settings."""
 
     numbers: Mapping[float, Sequence[float]]
     settings: Mapping[str, Any] = {}
@@ -26,14 +21,10 @@ def draw(
     ticks: bool = False,
     **settings: Any,
 ) -> None:
-    """Draws panels beside each other.
+    """Draws panels beside each other: lines by their labels, and settings of the axes.
 
-    Args:
-      path: of the picture.
-      panels: lines by their labels, and settings of the axes.
-      size: of the picture in inches.
-      ticks: whether each value that was varied is a tick.
-      **settings: of `pyplot.subplots`.
+    With `ticks`, each value that was varied is a tick. The size is in inches, and other settings
+    are those of `pyplot.subplots`.
     """
     import matplotlib
 

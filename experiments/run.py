@@ -84,11 +84,7 @@ def _count_seeds(text: str) -> int:
 
 
 class Run:
-    """The trials of an experiment: what is recorded, and what is left.
-
-    Args:
-      options: the command line.
-    """
+    """The trials of an experiment: what is recorded, and what is left."""
 
     def __init__(self, options: argparse.Namespace):
         self.options, self.experiment = options, EXPERIMENTS[options.name]
@@ -189,10 +185,9 @@ class Run:
         return f"{len(todo)} trainings, {self.estimate(todo)}" if todo else "nothing is left"
 
     def collect(self) -> tuple[dict[str, Found], dict[str, float | None]]:
-        """Trains what is missing.
+        """Trains what is missing; returns the numbers of each seed, and the learning rates.
 
-        Returns:
-          The numbers of each seed by table and row, and the learning rates by key.
+        The numbers are by table and row, and the rates by key.
         """
         self.train(tuning := self.tune())
         rates = self.choose(tuning)

@@ -41,13 +41,9 @@ def subtract(runs: Sequence[Numbers], others: Sequence[Numbers]) -> list[dict[st
 def print_table(
     title: str, columns: Mapping[str, str], rows: Found, notes: Mapping[str, Mapping[str, Any]] = {}
 ) -> None:
-    """Prints means of percentages with the interval of each.
+    """Prints means of percentages with the interval of each, below a title.
 
-    Args:
-      title: printed above the table.
-      columns: the measure of each column.
-      rows: the numbers of each seed, by row.
-      notes: further columns: what they say of each row.
+    Notes are further columns: what they say of each row.
     """
     names = " | ".join([*columns, *notes])
     print(f"\n{title}\n\n| | {names} |\n{'|---' * (len(columns) + len(notes) + 1)}|")

@@ -20,43 +20,25 @@ SPLITS = {"dev": "train", "test": "{train,dev}"}
 
 
 class Training(NamedTuple):
-    """A training.
-
-    Attributes:
-      row: what is trained.
-      split: what is measured, "dev" or "test".
-      rate: the learning rate; None for the config's.
-      seed: the random seed.
-      output: the folder of the experiment.
-      steps: how many, to try it out; None for those of the config.
-      keep: folder in which its workdir stays; None for none.
-    """
+    """A training."""
 
     row: Any
-    split: str
-    rate: float | None
+    split: str  # what is measured, "dev" or "test"
+    rate: float | None  # the learning rate; None for the config's
     seed: int
-    output: str
-    steps: int | None = None
-    keep: str | None = None
+    output: str  # the folder of the experiment
+    steps: int | None = None  # to try it out; None for those of the config
+    keep: str | None = None  # folder in which its workdir stays
 
 
 class Shared(NamedTuple):
-    """For whom to make what trainings share.
-
-    Attributes:
-      experiment: what they belong to.
-      rows: what is trained.
-      output: the folder of the experiment.
-      seeds: how many of each row.
-      steps: as in `Training`.
-    """
+    """For whom to make what trainings share."""
 
     experiment: Any
     rows: Sequence[Any]
     output: pathlib.Path
-    seeds: int
-    steps: int | None = None
+    seeds: int  # trainings of each row
+    steps: int | None = None  # as in `Training`
 
 
 def load(name: str) -> Any:
@@ -67,13 +49,7 @@ def load(name: str) -> Any:
 
 
 def configure(experiment: Any, training: Training, row: Any = None) -> Any:
-    """Returns the config of a training.
-
-    Args:
-      experiment: what it belongs to.
-      training: what it is.
-      row: what is trained, if it is what comes before the training's own.
-    """
+    """Returns the config of a training, or of the row that comes before its own."""
     row = row or training.row
     names = dict(data=common.data_dir(), output=training.output, seed=str(training.seed))
     names |= dict(split=training.split, trained=SPLITS[training.split])
@@ -100,12 +76,9 @@ def _shorten(config: Any, steps: int | None) -> None:
 
 
 def change(config: Any, changes: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Sets values by their paths; `*` in one is every child, and texts may hold names.
+    """Sets values by their paths, in place; `*` is every child, and texts may hold names.
 
-    Args:
-      config: is changed in place.
-      changes: values by path.
-      names: what stands for each {name} in a text.
+    `names` has what stands for each {name} in a text.
     """
     for path, value in changes.items():
         *parents, last = path.split(".")
@@ -171,11 +144,7 @@ def cache_features(shared: Shared) -> None:
 def train_shared(shared: Shared, config: str, folder: str, seed: int) -> str:
     """Trains a config that several trainings start from, once; returns its workdir.
 
-    Args:
-      shared: for whom.
-      config: its name, with its argument; it is not evaluated.
-      folder: in that of the experiment, where it is trained; an interrupted run continues.
-      seed: the random seed.
+    It is not evaluated. The folder is in that of the experiment; an interrupted run continues.
     """
     from big_align.runs import train as runs
 
@@ -203,11 +172,7 @@ def read_windows(
 ) -> dict[str, float]:
     """Returns the mean of what a run has logged in windows of steps, by "METRIC/LAST STEP".
 
-    Args:
-      workdir: that of the run.
-      metrics: names of what is logged.
-      steps: the last step of each window; windows in which nothing was logged are left out.
-      window: number of steps.
+    `steps` are the last of each window; windows in which nothing was logged are left out.
     """
     lines = list(read_logs(workdir))
     found = {}

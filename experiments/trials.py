@@ -19,24 +19,14 @@ FILE, PROGRAMS = "trials.jsonl", "compiled"
 
 
 class Trial(NamedTuple):
-    """A call that returns numbers.
-
-    Attributes:
-      name: of the line that records them.
-      arguments: of the function.
-    """
+    """A call that returns numbers; the name is that of the line that records them."""
 
     name: str
     arguments: tuple[Any, ...]
 
 
 class Record(NamedTuple):
-    """A finished trial.
-
-    Attributes:
-      numbers: by name.
-      seconds: that it took.
-    """
+    """The numbers of a finished trial, and the seconds that it took."""
 
     numbers: Mapping[str, float]
     seconds: float
@@ -56,13 +46,8 @@ def run_trials(
 ) -> dict[str, Record]:
     """Runs trials, records each one when it has finished, and returns them by name.
 
-    One that fails costs no other: its error is raised when all have ended.
-
-    Args:
-      todo: trials of different names.
-      call: takes the arguments of a trial and returns numbers; a function of a module, since other
-        processes call it.
-      output: the folder of the results.
+    One that fails costs no other: its error is raised when all have ended. What is called is a
+    function of a module, since other processes call it.
     """
     found, failed = {}, []
     context = multiprocessing.get_context("spawn")

@@ -18,19 +18,12 @@ from big_align.parallel.devices import choices
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Something to be timed.
+    """Something to be timed."""
 
-    Attributes:
-      start: begins one execution, and returns what `wait` takes.
-      wait: waits for the end of it.
-      facts: what is known of it besides its time.
-      text: returns the compiled program, if it is one of XLA's.
-    """
-
-    start: Callable[[], Any]
+    start: Callable[[], Any]  # begins one execution, and returns what `wait` takes
     wait: Callable[[Any], Any]
-    facts: Row = dataclasses.field(default_factory=dict)
-    text: Callable[[], str] | None = None
+    facts: Row = dataclasses.field(default_factory=dict)  # what is known besides the time
+    text: Callable[[], str] | None = None  # returns the compiled program, if it is one of XLA's
 
 
 def compile_call(function: Callable[..., Any], *arrays: Any) -> Call:

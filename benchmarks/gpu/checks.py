@@ -30,23 +30,14 @@ BOUNDS = {"float32": 5e-3, "bfloat16": 3e-2}
 
 
 class Tokens(NamedTuple):
-    """What attention is checked with.
-
-    Attributes:
-      name: what it is.
-      count: tokens of an example.
-      batch: number of examples.
-      text: whether they are texts: causal, and of several lengths.
-      biases: number of biases that examples have by turns; 0 for none.
-      rate: the rate of dropout.
-    """
+    """What attention is checked with."""
 
     name: str
     count: int
     batch: int = 8
-    text: bool = False
-    biases: int = 0
-    rate: float = 0.0
+    text: bool = False  # causal, and of several lengths
+    biases: int = 0  # that examples have by turns
+    rate: float = 0.0  # of dropout
 
 
 TOKENS = (
@@ -62,24 +53,16 @@ FEW_TOKENS = (
 
 
 class Case(NamedTuple):
-    """A function to differentiate in several ways.
-
-    Attributes:
-      name: what it is.
-      arrays: arguments in float32; gradients are with respect to all.
-      plain: the formula: from the arguments to what is differentiated, and the result.
-      computed: the same by the name of the way.
-      rounded: how many of the arrays, from the first, are of the type that is checked.
-      fixed: further arguments, of which there are no gradients; as constants of the program they
-        would be computed with while it is compiled.
-    """
+    """A function to differentiate in several ways, with respect to all of its arrays."""
 
     name: str
-    arrays: tuple[Any, ...]
-    plain: Callable[..., Any]
-    computed: dict[str, Callable[..., Any]]
-    rounded: int
+    arrays: tuple[Any, ...]  # float32
+    plain: Callable[..., Any]  # the formula: returns what is differentiated, and the result
+    computed: dict[str, Callable[..., Any]]  # the same by the name of the way
+    rounded: int  # how many of the arrays, from the first, are of the type that is checked
     fixed: tuple[Any, ...] = ()
+    """Further arguments, of which there are no gradients; as constants of the program they would be
+    computed with while it is compiled."""
 
 
 def draw_unit(seed: int, rows: int, width: int, dtype: str = "float32") -> jax.Array:
@@ -173,17 +156,7 @@ def plain_attention(
     dropout: Dropout | None = None,
     causal: bool = False,
 ) -> jax.Array:
-    """Attention as a formula; the result of a query without keys is zero.
-
-    Args:
-      query: queries [b q heads c].
-      key: keys [b k heads c].
-      value: values, like keys.
-      bias: added to the logits [n heads q k], to those of example i the bias i % n.
-      mask: True where a key may be attended to [b k]; None if all may.
-      dropout: which weights are set to zero.
-      causal: whether a query attends to no key after its own position.
-    """
+    """Attention as a formula, as `attend` takes it; the result of a query without keys is zero."""
     logits = jnp.einsum("bqhc,bkhc->bhqk", query, key) / query.shape[-1] ** 0.5
     if bias is not None:
         logits += bias[jnp.arange(len(query)) % len(bias)]

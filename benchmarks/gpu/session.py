@@ -18,17 +18,11 @@ TURN_SECONDS = 0.1
 
 @dataclasses.dataclass
 class Session:
-    """What a measurement is given.
+    """What a measurement is given."""
 
-    Attributes:
-      tiny: whether sizes are as small as a test needs.
-      rates: FLOP/s of large products by type, and bytes/s of a copy: the bounds.
-      profile: folder for a trace of three calls; None for none.
-    """
-
-    tiny: bool
-    rates: dict[str, float]
-    profile: str | None = None
+    tiny: bool  # whether sizes are as small as a test needs
+    rates: dict[str, float]  # FLOP/s of large products by type, and bytes/s of a copy: the bounds
+    profile: str | None = None  # folder for a trace of three calls
 
     def bound(self, flops: float, moved: float, dtype: str = "bfloat16") -> float | None:
         """Returns the least seconds at the measured rates, None where they are not measured."""
@@ -39,19 +33,12 @@ class Session:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """A part of the benchmark that is done or left out as a whole.
+    """A part of the benchmark that is done or left out as a whole."""
 
-    Attributes:
-      name: its name on the command line and in the file.
-      cost: seconds that it takes on a GPU, with compilation, at a guess.
-      run: does it, and returns its rows.
-      apart: whether it needs the memory of the whole device, and so a process of its own.
-    """
-
-    name: str
-    cost: float
+    name: str  # on the command line and in the file
+    cost: float  # seconds that it takes on a GPU, with compilation, at a guess
     run: Callable[[Session], list[Row]]
-    apart: bool = False
+    apart: bool = False  # whether it needs the memory of the whole device: a process of its own
 
 
 def time_in_turns(
@@ -59,11 +46,7 @@ def time_in_turns(
 ) -> dict[str, float]:
     """Returns the median seconds of each call over rounds in which they take turns.
 
-    Args:
-      session: whether it is a test.
-      calls: what is timed, by name.
-      rounds: turns of each.
-      turn: seconds of a turn, which is several executions of a short call.
+    A turn of some seconds is several executions of a short call.
     """
     rounds = 2 if session.tiny else rounds
     repeats, seconds = {}, {name: [] for name in calls}
@@ -90,15 +73,9 @@ def measure_turns(
     rounds: int = 7,
     turn: float = TURN_SECONDS,
 ) -> list[Row]:
-    """Times calls in turns, and traces the first if asked to.
+    """Times calls in turns, the most important first, and traces that one if asked to.
 
-    Args:
-      session: sizes, rates and whether to trace.
-      makers: what makes each call, by name, the most important first.
-      bound: the least seconds of any.
-      reference: the name of the one with which the others are compared.
-      rounds: turns of each.
-      turn: seconds of a turn.
+    `bound` is the least seconds of any call, and `reference` the one that others are compared with.
     """
     calls, rows = make_calls(makers)
     if session.profile and calls:

@@ -78,17 +78,7 @@ UNICL_TEXT = {
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes of a CLIP model.
-
-    Attributes:
-      image: width, blocks, hidden width and heads of the image tower.
-      text: those of the text tower.
-      patch: pixels along an edge of a patch.
-      dim: size of the embeddings.
-      pixels: pixels along an edge of an image.
-      tokens: tokens of a text.
-      vocabulary: number of token ids.
-    """
+    """The sizes of a CLIP model; of a tower: width, blocks, hidden width and heads."""
 
     image: tuple[int, int, int, int]
     text: tuple[int, int, int, int]
@@ -136,15 +126,7 @@ def measure_step(
     mesh: Any,
     other: dict[str, Callable[[], Call]],
 ) -> list[Row]:
-    """Times a step of ours, and another, in turns.
-
-    Args:
-      session: sizes and rates.
-      objective: what is trained.
-      batch: arrays.
-      mesh: the device.
-      other: what makes the other step, with which ours is compared, by its name.
-    """
+    """Times a step of ours, and another with which it is compared, in turns."""
     pairs, flops = len(batch["image"]), []
 
     def ours() -> Call:

@@ -8,16 +8,7 @@ Row = dict[str, Any]
 
 
 class Mark(NamedTuple):
-    """A number to be reached.
-
-    Attributes:
-      text: what it is.
-      measurement: where it is measured.
-      what: the row.
-      field: the number.
-      most: its upper limit, or None.
-      least: its lower limit, or None.
-    """
+    """A number to be reached: a field of a row of a measurement, and its limits."""
 
     text: str
     measurement: str

@@ -65,12 +65,7 @@ def _prepare() -> tuple[Any, str, Callable[[Any], None]]:
 
 
 def make_losses(arrays: tuple[Any, ...], dtype: str) -> dict[str, Callable[[], Call]]:
-    """Returns what makes the calls of other libraries' losses; nothing where there are none.
-
-    Args:
-      arrays: image embeddings, text embeddings and the scale.
-      dtype: type of the embeddings.
-    """
+    """Returns what makes the calls of other libraries' losses; nothing where there are none."""
     makers = {}
     if can_run("open_clip"):
         makers[OPEN_CLIP] = functools.partial(_make_open_clip_loss, arrays, dtype)
@@ -131,10 +126,7 @@ def _measure_memory(start: Callable[[], Any], device: str) -> float | None:
 def make_step(sizes: Any, batch: int, tiny: bool) -> dict[str, Callable[[], Call]]:
     """Returns what makes a call of open_clip's step, or nothing where it is not installed.
 
-    Args:
-      sizes: `steps.Sizes` of the model.
-      batch: pairs of a step.
-      tiny: whether the model is not compiled for real.
+    The sizes are `steps.Sizes`; a tiny model is not compiled for real.
     """
     if not can_run("open_clip"):
         return {}

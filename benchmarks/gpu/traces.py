@@ -59,10 +59,9 @@ def name_kernels(text: str) -> dict[str, str]:
 def sum_kernels(events: list[dict], names: Mapping[str, str]) -> dict[str, tuple[float, int]]:
     """Sums microseconds and counts of what devices did, the longest first.
 
-    Args:
-      events: of a trace in Chrome's format. On a GPU, kernels are in the streams of devices; on a
-        CPU, operations are recognized by their argument `hlo_op`.
-      names: labels of instructions and kernels; others keep the name of the kernel.
+    Events are of a trace in Chrome's format. On a GPU, kernels are in the streams of devices; on a
+    CPU, operations are recognized by their argument `hlo_op`. What has no name keeps that of the
+    kernel.
     """
     labels = {
         kind: {
