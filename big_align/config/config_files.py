@@ -30,14 +30,8 @@ def list_packaged() -> list[str]:
 def find_config(given: str) -> str:
     """Returns the file that a `--config` refers to, with the argument after its colon.
 
-    If there is no such file, `NAME`, `NAME.py` and `configs/NAME.py` refer to the packaged config
-    with that name.
-
-    Args:
-      given: as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`.
-
-    Raises:
-      UserError: there is no such file, and no packaged config with the name.
+    It is as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`. If there is no such
+    file, `NAME`, `NAME.py` and `configs/NAME.py` refer to the packaged config with that name.
     """
     if given.endswith(".json") and os.path.isfile(given):
         return given
@@ -73,9 +67,6 @@ def read_config(path: str | os.PathLike) -> ConfigDict:
     """Reads the `config.json` of a workdir, as the config that was written there.
 
     JSON's lists become tuples, as in config files.
-
-    Raises:
-      UserError: it is not JSON, or not the config of a run.
     """
     read = make_tuples(read_json(os.fspath(path)))
     if missing := sorted(FIELDS.difference(read if isinstance(read, dict) else ())):

@@ -11,15 +11,10 @@ from big_align.config.places import find_target, in_run
 
 
 class Setting(NamedTuple):
-    """What is known of a field.
+    """What is known of a field."""
 
-    Attributes:
-      kinds: types that its value may have, beside None.
-      line: what it is for.
-    """
-
-    kinds: tuple[type, ...]
-    line: str
+    kinds: tuple[type, ...]  # types that its value may have, beside None
+    line: str  # what it is for
 
 
 OWN = {
@@ -61,12 +56,7 @@ OWN = {
 def describe_fields(config: ConfigDict, path: str) -> dict[str, Setting]:
     """Describes the fields of a node, by name, but for those that are nodes.
 
-    Args:
-      config: the config.
-      path: the place of the node; "" is the whole config.
-
-    Raises:
-      ConfigError: a name of a component is unknown.
+    Its place is `path`; "" is the whole config.
     """
     node = config
     for name in path.split(".") if path else ():

@@ -15,11 +15,7 @@ VALUE_MAX = 60
 
 
 def format_fields(config: ConfigDict) -> str:
-    """Formats all fields of a config, node by node, in the form --config.FIELD=VALUE.
-
-    Raises:
-      ConfigError: a name of a component is unknown.
-    """
+    """Formats all fields of a config, node by node, in the form --config.FIELD=VALUE."""
     nodes = [_format_node(config, place) for place in list_nodes(config)]
     return "\n\n".join(filter(None, nodes))
 

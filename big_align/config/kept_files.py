@@ -25,10 +25,7 @@ VOCABULARIES = ("vocabulary", "merges")
 def keep_files(workdir: str, config: ConfigDict, own: Mapping[str, ClassList]) -> None:
     """Copies the files that the model of a config needs into a workdir.
 
-    Args:
-      workdir: the workdir.
-      config: config of the run.
-      own: the classes that sources name themselves, by the places of the parts of the data.
+    `own` are the classes that sources name themselves, by the places of the parts of the data.
     """
     for place, classes in own.items():
         copy = _name_copy(workdir, place, "classes", OWN_NAMES)
@@ -49,11 +46,7 @@ def use_kept_files(workdir: str | os.PathLike, config: ConfigDict) -> None:
 
 
 def check_vocabulary(workdir: str | os.PathLike, config: ConfigDict) -> None:
-    """Checks that the files of the tokenizer of a trained model exist; no others can be made.
-
-    Raises:
-      UserError: one is missing.
-    """
+    """Checks that the files of the tokenizer of a trained model exist; no others can be made."""
     fields = VOCABULARIES if config.tokenizer.get("name") in TOKENIZERS else ()
     for node, field, copy in _list_files(workdir, config):
         if field in fields and not files.is_file(locate(node[field])):

@@ -45,15 +45,8 @@ OF_PARTS = ("classes", "weight")
 def split_changes(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Splits a command line into changes of the config, and the other words.
 
-    Args:
-      words: the command line, in which a change is --config.FIELD=VALUE or --config.FIELD VALUE;
-        without a value it is True.
-
-    Returns:
-      The last value of each field as a text, by the field's place, and the other words.
-
-    Raises:
-      ConfigError: what stands for a field cannot be the name of one.
+    A change is --config.FIELD=VALUE or --config.FIELD VALUE; without a value it is True. Returns
+    the last value of each field as a text, by the field's place, and the other words.
     """
     changes, others, left = {}, [], iter(range(len(words)))
     for number in left:
@@ -86,12 +79,7 @@ def _check_name(word: str) -> None:
 def load_changed(path: str, changes: Mapping[str, str]) -> ConfigDict:
     """Loads the config that a path names, with changes and all defaults; it is locked.
 
-    Args:
-      path: as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`.
-      changes: values as texts, by place, as in {"data.source.name": "csv"}.
-
-    Raises:
-      UserError: there is no such config, or it cannot be made or changed so.
+    Changes are texts, by place, as in {"data.source.name": "csv"}.
     """
     found = find_config(path)
     config = read_config(found) if found.endswith(".json") else _run_file(found)
@@ -172,14 +160,7 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
     """Puts the components that a command line names, and the fields that it sets, into a config.
 
     A component that replaces another has its own defaults. It keeps the sources of the other and
-    the fields of `KEPT`.
-
-    Args:
-      config: changed in place; the values themselves are set later.
-      given: values as text, by field, as in {"data.source.name": "csv"}.
-
-    Raises:
-      ConfigError: a name is unknown, or a component lacks a field that the command line sets.
+    the fields of `KEPT`. The values themselves are set later.
     """
     for path in given:
         if match := re.fullmatch(r"(data\.mixture\.\w+)\.(\w+)", path):

@@ -71,11 +71,7 @@ def find_node(config: ConfigDict, path: str) -> ConfigDict | None:
 
 
 def find_target(config: ConfigDict, path: str) -> Any:
-    """Returns the callable that takes the fields of a node; None for a node of the run itself.
-
-    Raises:
-      ConfigError: the node's name is unknown.
-    """
+    """Returns the callable that takes the fields of a node; None for a node of the run itself."""
     if in_run(path) in GROUPS:
         return GROUPS[in_run(path)]
     match in_run(path).split("."):

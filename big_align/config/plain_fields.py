@@ -24,12 +24,7 @@ COUNTS = (
 def check_fields(config: Node, training: bool) -> None:
     """Checks which fields there are, and the values of those that stand for themselves.
 
-    Args:
-      config: config of a run.
-      training: whether its batch must fit the devices of this machine.
-
-    Raises:
-      ConfigError: names the first wrong field, and what would be right.
+    The batch of a run to train must also fit the devices of this machine.
     """
     for field in config:
         if field not in FIELDS:
@@ -48,11 +43,7 @@ def check_fields(config: Node, training: bool) -> None:
 
 
 def check_values(config: Node) -> None:
-    """Checks the values of fields that stand for themselves, whatever the devices are.
-
-    Raises:
-      ConfigError: names the first wrong field, and what would be right.
-    """
+    """Checks the values of fields that stand for themselves, whatever the devices are."""
     counts = {field: config[field] for field in COUNTS}
     for field, count in (counts | {"checkpoint.every": config["checkpoint"]["every"]}).items():
         if not isinstance(count, int) or count < 1:

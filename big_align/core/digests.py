@@ -6,11 +6,9 @@ from typing import Any
 
 
 def fingerprint(content: Any, digits: int = 64) -> str:
-    """Returns the first hexadecimal digits of the SHA-256 of some content.
+    """Returns the first hexadecimal digits of the SHA-256 of bytes, a text, or what JSON can hold.
 
-    Args:
-      content: bytes, a text, which may have halves of surrogate pairs, or what JSON can hold.
-      digits: how many digits.
+    A text may have halves of surrogate pairs.
     """
     if not isinstance(content, bytes):
         text = content if isinstance(content, str) else json.dumps(content)
@@ -19,11 +17,6 @@ def fingerprint(content: Any, digits: int = 64) -> str:
 
 
 def hash_bytes(content: Any, size: int = 8) -> bytes:
-    """Returns the BLAKE2b of a text, which may have halves of surrogate pairs, or of a buffer.
-
-    Args:
-      content: the text, bytes or a contiguous array.
-      size: how many bytes.
-    """
+    """Returns the BLAKE2b of a text, which may have halves of surrogate pairs, or of a buffer."""
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     return hashlib.blake2b(data, digest_size=size).digest()

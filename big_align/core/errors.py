@@ -22,9 +22,7 @@ class ConfigError(UserError):
 class FieldError(UserError):
     """A component cannot work with its settings; changing one or more of its fields would fix it.
 
-    Args:
-      message: what is wrong, without a final period.
-      fields: what to set each field to, or a word in capitals as a placeholder for it.
+    `fields` are what to set each to, or a word in capitals as a placeholder for it.
     """
 
     def __init__(self, message: str, **fields: Any):
@@ -73,12 +71,7 @@ class WeightFileError(UserError):
 
 
 class BrokenImages(UserError):
-    """Images that a caller gave cannot be read.
-
-    Args:
-      message: which, and why.
-      advice: what else the caller can ask for.
-    """
+    """Images that a caller gave cannot be read; the advice is what else the caller can do."""
 
     def __init__(self, message: str, advice: str):
         super().__init__(f"{message}; {advice}")

@@ -34,12 +34,7 @@ def name_partial(path: str | os.PathLike) -> pathlib.Path:
 def check_local(path: str | os.PathLike, flag: str = "--output") -> None:
     """Refuses an address such as gs://..., of which a folder would be made here.
 
-    Args:
-      path: the file or folder to write, perhaps as a `pathlib.Path`, which has lost a slash.
-      flag: where the user has named it, for messages.
-
-    Raises:
-      UserError: it is an address.
+    It may be a `pathlib.Path`, which has lost a slash. The flag is the one that named it.
     """
     if re.match(r"[a-zA-Z][\w+.-]+:/", os.fspath(path)):
         raise UserError(
@@ -51,17 +46,7 @@ def check_local(path: str | os.PathLike, flag: str = "--output") -> None:
 def check_file(
     path: str, flag: str = "--output", endings: Sequence[str] = (), overwrite: bool = True
 ) -> None:
-    """Checks that a file can be written, before there is what goes into it; makes its folder.
-
-    Args:
-      path: the file.
-      flag: where the user has named it, for messages.
-      endings: what its name may end in, as in ".json"; none for anything.
-      overwrite: whether an existing file may be replaced.
-
-    Raises:
-      UserError: it cannot be written; the message says why.
-    """
+    """Checks that a file can be written, before there is what goes into it; makes its folder."""
     check_local(path, flag)
     given, target = f"{flag}={path}", pathlib.Path(path)
     if endings and not path.lower().endswith(tuple(endings)):
@@ -95,13 +80,8 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 def open_whole(path: str | os.PathLike, sync: bool = False) -> Iterator[BinaryIO]:
     """Opens a file for writing bytes; it gets its name when the block ends without an exception.
 
-    Args:
-      path: the file; an existing one is replaced. Of several writers, the last one wins.
-      sync: whether the content must be on the disk before it gets the name, so that not even the
-        loss of power leaves a part of it.
-
-    Raises:
-      OSError: it cannot be written; an existing file is as it was.
+    An existing one is replaced, and stays as it was if this fails; of several writers, the last one
+    wins. With `sync`, not even the loss of power leaves a part of the content.
     """
     partial = name_partial(path)
     try:

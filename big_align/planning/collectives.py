@@ -17,41 +17,23 @@ CHAIN = re.compile(r'chain_id="(\d+)"')
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """Collectives of one kind, type and group of devices, in one step.
+    """Collectives of one kind, type and group of devices, in one step."""
 
-    Attributes:
-      kind: one of `KINDS`.
-      dtype: element type.
-      devices: number of devices that take part together.
-      places: number of slices or nodes of these devices.
-      count: number of executions, loops included; one with arrays of several types counts for each.
-      bytes: size of the whole arrays: the output of an all-gather and the input of a
-        reduce-scatter, on one device.
-      sent_inside: bytes that one device sends within its slice or node.
-      sent_between: bytes that one device sends to others.
-      overlapped: how many of those in `count` overlap with computations.
-    """
-
-    kind: str
+    kind: str  # one of `KINDS`
     dtype: str
-    devices: int
-    places: int
-    count: int
-    bytes: int
-    sent_inside: float
-    sent_between: float
-    overlapped: int = 0
+    devices: int  # that take part together
+    places: int  # slices or nodes of these devices
+    count: int  # executions, loops included; arrays of several types count for each
+    bytes: int  # of whole arrays: what an all-gather makes, what a reduce-scatter takes
+    sent_inside: float  # bytes that one device sends within its slice or node
+    sent_between: float  # bytes that one device sends to others
+    overlapped: int = 0  # how many of `count` overlap with computations
 
 
 def list_collectives(program: HloProgram, places: Sequence[int]) -> list[Collective]:
     """Lists the collectives of a program, the largest first.
 
-    Args:
-      program: the compiled program.
-      places: the slice or node of each device, in the order of the mesh.
-
-    Raises:
-      ValueError: a notation of groups is unknown.
+    `places` are the slice or node of each device, in the order of the mesh.
     """
     found: dict[tuple, Collective] = {}
     chains = set()

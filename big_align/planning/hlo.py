@@ -20,17 +20,11 @@ _PAIRS = {"(": ")", "{": "}", "[": "]"}
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """One array of a program.
+    """One array of a program."""
 
-    Attributes:
-      dtype: element type, as named in HLO: "bf16", "f32", "pred".
-      shape: sizes of its axes on one device.
-      space: memory space: 0 is the device's main memory, others are on the chip.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    space: int = 0
+    dtype: str  # as named in HLO: "bf16", "f32", "pred"
+    shape: tuple[int, ...]  # on one device
+    space: int = 0  # 0 is the device's main memory, others are on the chip
 
     @property
     def size(self) -> int:
@@ -45,25 +39,15 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One instruction.
+    """One instruction."""
 
-    Attributes:
-      name: unique within its computation.
-      opcode: as in "dot" or "all-gather-start".
-      outputs: its results; several arrays for a tuple, with nested tuples flattened.
-      operands: names of the instructions that it reads.
-      attributes: the text after the operands.
-      is_root: whether it is the return value of its computation.
-      literal: the text of the operands, for constants and the number of a parameter.
-    """
-
-    name: str
-    opcode: str
-    outputs: tuple[Array, ...]
-    operands: tuple[str, ...]
-    attributes: str
-    is_root: bool = False
-    literal: str = ""
+    name: str  # unique within its computation
+    opcode: str  # as in "dot" or "all-gather-start"
+    outputs: tuple[Array, ...]  # several for a tuple, with nested tuples flattened
+    operands: tuple[str, ...]  # names of the instructions that it reads
+    attributes: str  # the text after the operands
+    is_root: bool = False  # it is what its computation returns
+    literal: str = ""  # the text of the operands, for constants and parameters
 
     def attribute(self, name: str) -> str | None:
         """Returns the text of an attribute, such as "{0,1}" of dimensions={0,1}, or None."""
@@ -133,11 +117,7 @@ class HloProgram:
 
 
 def parse_program(text: str) -> HloProgram:
-    """Reads the text of a compiled program, from `jax.stages.Compiled.as_text`.
-
-    Raises:
-      ValueError: the text has no entry computation, or a line cannot be read.
-    """
+    """Reads the text of a compiled program, from `jax.stages.Compiled.as_text`."""
     computations, entry = {}, None
     name, instructions, types = None, {}, {}
     for line in text.splitlines():

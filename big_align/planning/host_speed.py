@@ -16,14 +16,7 @@ SECONDS = 1.0
 
 
 def measure_images_per_core(transform: str) -> float:
-    """Decodes and transforms JPEGs in one thread for a second.
-
-    Args:
-      transform: operations of `config.data.transform`.
-
-    Returns:
-      Images per second of processor time, on this machine.
-    """
+    """Decodes and transforms JPEGs in one thread; returns images per second of processor time."""
     operations, rng = Transform(transform), random.Random(0)
     photos = [_make_photo(seed) for seed in range(8)]
     operations(photos[0], rng)

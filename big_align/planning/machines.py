@@ -11,22 +11,16 @@ from big_align.planning import gpu_topologies, topologies
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Devices to compile for, and their properties.
+    """Devices that programs can be compiled for, and their properties.
 
-    Attributes:
-      name: as in "v5e:16x16" or "h100:8x8".
-      slices: number of slices, connected by the data center's network.
-      chip: its published peaks.
-      devices: devices that programs can be compiled for; CPUs stand in for GPUs where JAX is not
-        installed for CUDA.
-      hosts: number of processes.
+    CPUs stand in for GPUs where JAX is not installed for CUDA.
     """
 
-    name: str
-    slices: int
+    name: str  # as in "v5e:16x16" or "h100:8x8"
+    slices: int  # connected by the data center's network
     chip: Chip
     devices: tuple[jax.Device, ...]
-    hosts: int
+    hosts: int  # number of processes
 
     @property
     def stands_in(self) -> bool:
@@ -46,15 +40,7 @@ class Machine:
 
 
 def find_machine(name: str, slices: int = 1) -> Machine:
-    """Describes a machine.
-
-    Args:
-      name: a TPU topology, "v5e:16x16", or NODES x GPUS of a GPU, "h100:8x8".
-      slices: number of TPU slices.
-
-    Raises:
-      UserError: the machine is unknown, or there are not enough virtual devices for it.
-    """
+    """Describes a machine: a TPU topology, "v5e:16x16", or NODES x GPUS of a GPU, "h100:8x8"."""
     check_machine(name, slices)
     kind, count = name.partition(":")[0], count_devices(name, slices)
     if kind in topologies.GENERATIONS:
@@ -81,11 +67,7 @@ def _find_stand_ins(name: str, count: int) -> tuple[jax.Device, ...]:
 
 
 def count_chips(name: str, slices: int = 1) -> int:
-    """Returns the number of chips of a machine.
-
-    Raises:
-      UserError: the machine is unknown.
-    """
+    """Returns the number of chips of a machine."""
     if name.partition(":")[0] not in CHIPS:
         raise UserError(
             f"topology {name!r} is not known; there are {', '.join(topologies.largest())}, and "
@@ -103,11 +85,7 @@ def count_devices(name: str, slices: int = 1) -> int:
 
 
 def check_machine(name: str, slices: int = 1) -> None:
-    """Checks that a machine can be planned for.
-
-    Raises:
-      UserError: it is unknown, or libtpu is not installed.
-    """
+    """Checks that a machine can be planned for."""
     if slices < 1:
         raise UserError(f"--slices={slices}: at least 1 is needed")
     count_devices(name, slices)
@@ -119,11 +97,7 @@ def check_machine(name: str, slices: int = 1) -> None:
 
 
 def gpu_shape(name: str) -> tuple[int, int]:
-    """Returns nodes and GPUs per node of "h100:8x8".
-
-    Raises:
-      UserError: the name has a different form.
-    """
+    """Returns nodes and GPUs per node of "h100:8x8"."""
     kind, _, shape = name.partition(":")
     sizes = shape.split("x")
     if len(sizes) != 2 or not all(size.isdecimal() and int(size) for size in sizes):
@@ -138,11 +112,7 @@ def virtual_devices(name: str) -> int:
 
 
 def same_size(kind: str, num_chips: int) -> str:
-    """Returns the machine of a kind with a given number of chips; GPUs in nodes of 8.
-
-    Raises:
-      UserError: the kind is unknown, or none of its topologies has this number.
-    """
+    """Returns the machine of a kind with a given number of chips; GPUs in nodes of 8."""
     if kind in _gpus():
         nodes, rest = divmod(num_chips, 8)
         if num_chips < 8:

@@ -13,15 +13,7 @@ Groups = list[list[int]]
 
 
 def parse_groups(text: str | None, num_devices: int) -> Groups:
-    """Returns the groups of a collective.
-
-    Args:
-      text: the value of `replica_groups`; None or "{}" is one group of all.
-      num_devices: number of devices that the program runs on.
-
-    Raises:
-      ValueError: the notation is unknown.
-    """
+    """Returns the groups of a collective; no text, or "{}", is one group of all devices."""
     text = (text or "{}").strip()
     if text.startswith("mesh["):
         return _parse_mesh(text)

@@ -23,12 +23,7 @@ OTHERWISE = 1000
 def fill_in(config: ConfigDict, folder: Path) -> list[str]:
     """Writes placeholders for missing files, and puts their paths into the config.
 
-    Args:
-      config: the config; changed in place.
-      folder: folder for the files.
-
-    Returns:
-      What was assumed, one line per file.
+    Returns what was assumed, one line per file.
     """
     said = []
     data = config.data

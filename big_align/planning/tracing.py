@@ -100,17 +100,9 @@ def trace(
 ) -> tuple[dict[str, Any], jax.stages.Lowered]:
     """Traces the step of a config; makes nothing but shapes.
 
-    Args:
-      config: the config; files that it names need not exist.
-      machine: the machine to compile for.
-      folder: folder for placeholders of missing files.
-      level: the least that towers recompute whose `remat` is "auto".
-
-    Returns:
-      What is known without compiling, as JSON values, and the traced step.
-
-    Raises:
-      UserError: the config does not fit the machine.
+    Files that the config names need not exist: the folder is for their placeholders. The level is
+    the least that towers recompute whose `remat` is "auto". Returns what is known without
+    compiling, as JSON values, and the traced step.
     """
     start = time.perf_counter()
     check_values(config)
@@ -156,11 +148,7 @@ def trace(
 
 
 def check_batch(config: ConfigDict, num_devices: int) -> None:
-    """Checks that the batch divides over devices and micro-batches.
-
-    Raises:
-      UserError: it does not; the message names the nearest sizes that do.
-    """
+    """Checks that the batch divides over devices and micro-batches."""
     size, parts = config.batch_size, config.microbatches
     if size % (num_devices * parts):
         explained = explain_division(size, num_devices, parts)

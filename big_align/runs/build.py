@@ -51,17 +51,7 @@ def build_mesh(config: Node) -> Mesh:
 
 
 def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:
-    """Builds the objective to train.
-
-    Args:
-      config: the config.
-      mesh: the devices.
-      tokenizer: makes the ids of class texts for objectives that encode them.
-
-    Raises:
-      ConfigError: a value does not fit, or an objective over classes has no class list, or one that
-        recognizes tags has no tag list.
-    """
+    """Builds the objective to train."""
     node = config["objective"]
     target = lookup(node.get("name"), OBJECTIVES, "config.objective")
     given = provide(target, Context(config, tokenizer, mesh))
@@ -87,11 +77,9 @@ def build_schedule(config: Node) -> optax.Schedule:
 def build_optimizer(
     config: Node, frozen: tuple[str, ...] = ()
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Builds the optimizer chain and its learning rate.
+    """Builds the optimizer chain and its learning rate; some paths are not trained.
 
-    Args:
-      config: the run's config.
-      frozen: paths of parameters that are not trained; `optimizer.frozen` if there are none.
+    Without `frozen` these are those of `optimizer.frozen`.
     """
     schedule = build_schedule(config)
     node = dict(config["optimizer"]) | ({"frozen": frozen} if frozen else {})
@@ -110,12 +98,7 @@ def build_row_optimizer(config: Node) -> RowOptimizer:
 
 
 def build_tokenizer(config: Node) -> Any:
-    """Builds the tokenizer and checks it against the text tower.
-
-    Raises:
-      ConfigError: the text tower has fewer rows than the vocabulary, or fewer positions than
-        the tokenizer's length.
-    """
+    """Builds the tokenizer and checks it against the text tower."""
     tokenizer = make_tokenizer(config)
     text = build_model(config).text
     if text is None:
@@ -132,11 +115,7 @@ def build_tokenizer(config: Node) -> Any:
 def build_train_loader(
     config: Node, tokenizer: Any, rows: Int[np.ndarray, " r"] | None = None
 ) -> TrainingData:
-    """Builds the data that makes this process's rows of every training batch.
-
-    Raises:
-      ConfigError: a field does not fit; the message names it.
-    """
+    """Builds the data that makes this process's rows of every training batch."""
     if config["data"].get("pipeline"):
         example = example_batch(config, tokenizer)
         row = {name: (array.shape[1:], array.dtype) for name, array in example.items()}
@@ -248,12 +227,7 @@ def build_checkpointer(
 ) -> Checkpointer:
     """Builds the checkpointer of the training state, and of `parts` besides.
 
-    Args:
-      config: config of the run.
-      workdir: its workdir.
-      read_only: whether nothing is ever written.
-      said: which way the numbers of evaluators are better; None for what `evaluations.jsonl` says.
-      parts: what is saved besides the training state, by name.
+    Without `said`, `evaluations.jsonl` says which way the numbers of evaluators are better.
     """
     node = without(config["checkpoint"], "every")
     if said is None and node.get("keep_best"):

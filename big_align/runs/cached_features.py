@@ -35,24 +35,12 @@ FOLDER = "features"
 
 
 def read_settings(config: Node) -> CachedFeatures:
-    """Reads `config.cached_features`.
-
-    Raises:
-      ConfigError: a field is unknown or has a wrong value.
-    """
+    """Reads `config.cached_features`."""
     return make(CachedFeatures, config.get("cached_features") or {}, "config.cached_features")
 
 
 def check_towers(config: Node, frozen: Collection[str]) -> None:
-    """Checks that features can replace the inputs of the towers, without reading anything.
-
-    Args:
-      config: the run's config.
-      frozen: paths of what the objective does not train.
-
-    Raises:
-      ConfigError: a tower is trained, or its inputs are not the same on every visit.
-    """
+    """Checks that features can replace the inputs of the towers, without reading anything."""
     towers = read_settings(config).towers
     where = "config.cached_features.towers"
     for tower in towers:
@@ -89,20 +77,8 @@ def cache_features(config: Any, workdir: str) -> Any:
     """Computes the features of locked towers that do not exist yet.
 
     The name of a folder is a digest of the weights, image operations, tokenizer and source, so runs
-    that share all of these also share the features.
-
-    Args:
-      config: config of the run; its towers start from `config.init`.
-      workdir: workdir of the run.
-
-    Returns:
-      The config of a run that reads the features as precomputed fields.
-
-    Raises:
-      ConfigError: the data cannot be opened.
-      WeightsMismatch: a locked tower has no weights.
-      UserError: features are not finite.
-      BrokenDataError: too many examples are broken.
+    that share all of these also share the features. Returns the config of a run that reads them as
+    precomputed fields.
     """
     settings = read_settings(config)
     if not settings.towers:
@@ -127,15 +103,7 @@ def cache_features(config: Any, workdir: str) -> Any:
 
 
 class LockedTowers:
-    """The locked towers of a config with their weights, on the devices of this process.
-
-    Args:
-      config: config of the run.
-      dtype: type in which the features are stored.
-
-    Raises:
-      WeightsMismatch: a locked tower has no weights.
-    """
+    """The locked towers of a config with their weights, on the devices of this process."""
 
     def __init__(self, config: Any, dtype: str):
         self._config, self._dtype = config, dtype

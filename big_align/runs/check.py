@@ -41,14 +41,8 @@ from big_align.training.saving.step_folders import find_folder, has_steps
 def check_config(config: Node, training: bool = True, workdir: str | None = None) -> None:
     """Checks every field of a config that can be checked without reading or compiling anything.
 
-    Args:
-      config: config of a run.
-      training: whether it is to be trained: then a batch must also fit the devices of this machine,
-        and the first run is checked too.
-      workdir: workdir of the run to train; if it has a checkpoint, initial weights may be gone.
-
-    Raises:
-      ConfigError: names the first wrong field, and what would be right.
+    If it is to be trained, a batch must also fit the devices of this machine, and the first run is
+    checked too. If its workdir has a checkpoint, initial weights may be gone.
     """
     check_fields(config, training)
     check_cache(config["compilation_cache"])
@@ -76,11 +70,7 @@ def check_config(config: Node, training: bool = True, workdir: str | None = None
 
 
 def check_first(config: Node, workdir: str | None = None) -> None:
-    """Checks the first run of a run, if there is one, in the run's workdir, if it has one yet.
-
-    Raises:
-      ConfigError: names its first wrong field, or weights that would not be used.
-    """
+    """Checks the first run of a run, if there is one, in the run's workdir, if it has one yet."""
     if not (first := config.get("first")):
         return
     if path := config["init"].get("all"):
@@ -273,9 +263,6 @@ def check_keep_best(config: Node, evaluators: Mapping[str, Evaluator]) -> None:
     """Checks that the number that decides which checkpoint is best will be measured.
 
     Evaluators from elsewhere need not list their numbers; then the first evaluation shows them.
-
-    Raises:
-      ConfigError: no evaluator has the number; the message lists those that exist.
     """
     if (wanted := config["checkpoint"].get("keep_best")) is None:
         return
@@ -298,12 +285,7 @@ def check_keep_best(config: Node, evaluators: Mapping[str, Evaluator]) -> None:
 
 
 def check_precomputed(config: Node, objective: Objective) -> None:
-    """Checks the folders of precomputed fields with the objective, which reads their metadata.
-
-    Raises:
-      ConfigError: one is missing or does not fit.
-      UserError: one is broken.
-    """
+    """Checks the folders of precomputed fields with the objective, which reads their metadata."""
     folders = {}
     for part in dataset.read_parts(config).values():
         objective.check_precomputed(part.precomputed, part.where)

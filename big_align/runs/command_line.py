@@ -47,15 +47,10 @@ CHECKPOINT = flags.DEFINE_string(
 
 
 class Given(NamedTuple):
-    """The config that the command line of this process gives.
-
-    Attributes:
-      config: the config, with its changes.
-      changes: the changes, as `split_changes` returns them.
-    """
+    """The config that the command line of this process gives."""
 
     config: ConfigDict
-    changes: dict[str, str]
+    changes: dict[str, str]  # as `split_changes` returns them
 
 
 _given: list[Given] = []
@@ -148,11 +143,7 @@ def evaluated_config() -> ConfigDict:
 
 
 def chosen_checkpoint() -> int | str | None:
-    """Returns the step that --checkpoint names, or "best"; None for the newest.
-
-    Raises:
-      UserError: it is neither a step nor "best".
-    """
+    """Returns the step that --checkpoint names, or "best"; None for the newest."""
     given = CHECKPOINT.value
     if given in (None, "best"):
         return given
@@ -217,11 +208,7 @@ def _parse(argv: Sequence[str]) -> None:
 
 
 def _find_config(given: str | None, workdir: str | None) -> str:
-    """Returns the config that is given, or that of the workdir.
-
-    Raises:
-      UserError: none is given, and the workdir has no config, or there is no workdir.
-    """
+    """Returns the config that is given, or that of the workdir."""
     if given:
         return given
     known = f"one of the packaged: {', '.join(list_packaged())}"

@@ -35,26 +35,9 @@ def embed_captions(
 ) -> int:
     """Writes the features of the captions of this process's shards that are not there yet.
 
-    Shards are split evenly over the processes. An example that cannot be read is named in the log;
-    it keeps its row, of zeros, with an empty key.
-
-    Args:
-      embedder: has the weights of the text tower.
-      tokenizer: makes ids from captions.
-      dim: the width of the features.
-      source: the examples.
-      folder: the folder, which is made if needed; every process sees it.
-      dtype: the type of what is stored, "float16" or "float32".
-      made_by: what identifies the features.
-      max_broken_fraction: the fraction of broken examples above which it stops.
-
-    Returns:
-      How many examples were read now.
-
-    Raises:
-      UserError: the folder holds other features, no example has a caption, or a feature is not
-        finite.
-      BrokenDataError: too many examples are broken.
+    Shards are split evenly over the processes, which all see the folder. An example that cannot be
+    read is named in the log; it keeps its row, of zeros, with an empty key. `made_by` identifies
+    the features. Returns how many examples were read now.
     """
     shards = shard_files.list_shards(source)
     tally = BrokenTally(source, max_broken_fraction)

@@ -36,27 +36,16 @@ VERBS = {
 
 
 class SourceEncoder(NamedTuple):
-    """An image encoder, ready to embed.
-
-    Attributes:
-      embedder: on the devices of this process.
-      shape: the shape of its images, (height, width, 3).
-      transform: image operations that make them.
-      what: "embedding", "features", or "both" side by side.
-      dim: the width of what it returns.
-      weights: a digest of its parameters.
-      widths: the widths of the parts of `dim`, if what it returns has several.
-      architecture: a digest of what else its results depend on; "" if that is known elsewhere.
-    """
+    """An image encoder, ready to embed on the devices of this process."""
 
     embedder: Embedder
-    shape: tuple[int, ...]
-    transform: str
-    what: str
-    dim: int
-    weights: str
-    widths: tuple[int, ...] = ()
-    architecture: str = ""
+    shape: tuple[int, ...]  # of its images, (height, width, 3)
+    transform: str  # image operations that make them
+    what: str  # a key of `VERBS`; "both" is side by side
+    dim: int  # the width of what it returns
+    weights: str  # a digest of its parameters
+    widths: tuple[int, ...] = ()  # those of the parts of `dim`, if it has several
+    architecture: str = ""  # a digest of what else its results depend on; "": known elsewhere
 
     def embed(
         self, batch: Mapping[str, np.ndarray], count: int
@@ -73,19 +62,11 @@ class SourceEncoder(NamedTuple):
 def make_encoder(
     pretrained: Pretrained, what: str, transform: str | None, batch_size: int | None = None
 ) -> SourceEncoder:
-    """Makes an encoder of images from a model.
+    """Makes an encoder of images from a dual encoder or an image tower.
 
-    Args:
-      pretrained: a dual encoder or an image tower.
-      what: "embedding", of unit length, "features" of the image tower before any projection, or
-        "both" side by side, in one pass over the images.
-      transform: image operations; None takes the model's own.
-      batch_size: rows of a batch, a multiple of the number of devices; None for 256, and 64 on
-        CPUs.
-
-    Raises:
-      UserError: the model has no image tower, does not say how images are made, or cannot take
-        those that the transform makes; these are random; or the batch size is no such number.
+    It returns what `VERBS` says: an "embedding" has unit length, "features" are those of the image
+    tower before any projection, and "both" are made in one pass over the images. Without image
+    operations, it takes the model's own; without a batch size, 256, and 64 on CPUs.
     """
     if pretrained.kind == "text":
         raise UserError("the model is a tower for texts; an image encoder is needed")
@@ -159,12 +140,7 @@ def digest_architecture(pretrained: Pretrained) -> str:
 
 
 class KeyedShards:
-    """Some shards of a source, as a source that keeps the keys of what it reads.
-
-    Args:
-      source: all shards.
-      shards: the numbers of the shards to read.
-    """
+    """Some shards of a source, as a source that keeps the keys of what it reads."""
 
     def __init__(self, source: Source, shards: Sequence[int]):
         self._source, self._shards = source, list(shards)
@@ -208,24 +184,11 @@ def embed_source(
 ) -> int:
     """Writes the embeddings of this process's shards that are not there yet.
 
-    Shards are split evenly over the processes. A broken image is named in the log; it keeps its
-    row, of zeros, with an empty key.
+    Shards are split evenly over the processes, which all see the folder. A broken image is named in
+    the log; it keeps its row, of zeros, with an empty key. `made_by` is what else identifies the
+    embeddings; its `model` is only for readers. A bar that is given covers several sources.
 
-    Args:
-      encoder: the encoder that embeds.
-      source: the examples.
-      folder: the folder, which is made if needed; every process sees it.
-      dtype: the type of what is stored, "float16" or "float32".
-      made_by: what else identifies the embeddings; `model` is only for readers.
-      max_broken_fraction: the fraction of broken images above which it stops.
-      bar: shows how many images are done, if it covers several sources; None makes one.
-
-    Returns:
-      How many images were embedded now, including broken ones.
-
-    Raises:
-      UserError: the folder holds other embeddings, or an embedding is not finite.
-      BrokenDataError: too many images are broken.
+    Returns how many images were embedded now, including broken ones.
     """
     shards = shard_files.list_shards(source)
     index = describe_folder(encoder, source, dtype, made_by)

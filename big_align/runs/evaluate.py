@@ -112,11 +112,7 @@ def choose_retrieval(config: Any, tokenizer: Any, name: str | None = None) -> Re
 
 
 def load_initial_weights(config: Any, tokenizer: Any) -> tuple[Objective, Mesh, dict, int]:
-    """Loads the weights that `config.init` names, instead of a checkpoint.
-
-    Raises:
-      WeightsMismatch: the weights do not fit the model, or leave part of it without weights.
-    """
+    """Loads the weights that `config.init` names, instead of a checkpoint."""
     mesh = build.build_mesh(config)
     objective = build.build_objective(config, mesh, tokenizer)
     batch = build.example_batch(config, tokenizer)
@@ -165,21 +161,8 @@ def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
     The report of the run is rewritten with the new results. Where nothing can be written, a line
     says so, and the numbers are printed all the same.
 
-    Args:
-      config: the config of the run; its evaluators determine what is measured, and its `init` the
-        weights if there is no checkpoint.
-      workdir: workdir with the checkpoints.
-      step: step of the checkpoint, or "best"; None for the newest.
-
-    Returns:
-      Numbers by `evaluator/name`.
-
-    Raises:
-      ConfigError: a field of the config is wrong.
-      CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
-      WeightsMismatch: the weights of `config.init` do not fit or are incomplete.
-      MissingCheckpoint: there is no checkpoint and no `config.init`; or the given one is missing.
-      Stopped: a signal has asked it to stop.
+    The evaluators of the config determine what is measured, and its `init` the weights if there is
+    no checkpoint. Returns numbers by `evaluator/name`.
     """
     config = take_settings(config, workdir)
     check.check_config(config, training=False)

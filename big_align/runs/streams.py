@@ -38,23 +38,14 @@ from big_align.runs import dataset
 
 
 class BuiltPart(NamedTuple):
-    """A part of the training data.
-
-    Attributes:
-      rows: its stream of rows.
-      settings: its settings from the config.
-    """
+    """A part of the training data."""
 
     rows: RowStream
     settings: LoaderSettings
 
 
 def make_tokenizer(config: Node) -> Any:
-    """Makes the tokenizer of a config.
-
-    Raises:
-      ConfigError: its name or one of its values is wrong.
-    """
+    """Makes the tokenizer of a config."""
     node = config["tokenizer"]
     target = lookup(node.get("name"), TOKENIZERS, "config.tokenizer")
     vocabulary = node.get("vocabulary") if getattr(target, "learned_by_tool", False) else None
@@ -94,16 +85,7 @@ def _write_build_vocab(config: Node) -> str:
 def build_loader(
     config: Node, tokenizer: Any, rows: Int[np.ndarray, " r"] | None = None
 ) -> TrainLoader:
-    """Builds the loader of the training data, whatever `config.data.pipeline` is.
-
-    Args:
-      config: the config.
-      tokenizer: makes the ids of texts.
-      rows: the rows of the global batch that this process makes, ascending; None makes all.
-
-    Raises:
-      ConfigError: a field does not fit; the message names it.
-    """
+    """Builds the loader of the training data, whatever `config.data.pipeline` is."""
     parts = build_streams(config, tokenizer)
     shared = next(iter(parts.values())).settings  # all parts share the fields of `settings.SHARED`
     return make(
@@ -119,15 +101,7 @@ def build_loader(
 
 
 def build_streams(config: Node, tokenizer: Any) -> dict[str, BuiltPart]:
-    """Builds the stream of every part of the training data; a single part has the name "".
-
-    Args:
-      config: the config.
-      tokenizer: makes the ids of texts.
-
-    Raises:
-      ConfigError: a field does not fit; the message names it.
-    """
+    """Builds the stream of every part of the training data; a single part has the name ""."""
     parts, mixed = dataset.read_parts(config), bool(config["data"].get("mixture"))
     settings = {name: make(LoaderSettings, p.loader, p.where) for name, p in parts.items()}
     weights = {name: float(part.weight) if mixed else 1.0 for name, part in parts.items()}
@@ -194,11 +168,7 @@ def check_texts(part: dataset.Part, tokenizer: Any) -> None:
 
 
 def check_class_texts(texts: Sequence[Sequence[str]], tokenizer: Any, where: str) -> None:
-    """Tokenizes all texts of the first class and one of each other, in case some are unsupported.
-
-    Raises:
-      ConfigError: the tokenizer refuses a text.
-    """
+    """Checks that a tokenizer takes all texts of the first class and one of each other."""
     try:
         tokenizer([*texts[0], *(group[0] for group in texts)])
     except ValueError as error:

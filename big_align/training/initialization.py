@@ -27,24 +27,15 @@ FEW = 2**18
 
 
 class Fresh:
-    """A function that makes arrays from nothing, traced, and the arrays that it makes.
-
-    Args:
-      function: returns a pytree of arrays; is not called again.
-
-    Attributes:
-      shapes: what it returns, as shapes.
-    """
+    """A traced function that makes a pytree of arrays from nothing, and what it makes."""
 
     def __init__(self, function: Callable[[], Any]):
         self._trace, self.shapes = jax.make_jaxpr(function, return_shape=True)()
 
     def make(self, placements: Any, whole: Sharding) -> Any:
-        """Makes the arrays; none shares its memory with another.
+        """Makes the arrays where `placements` says; none shares its memory with another.
 
-        Args:
-          placements: the sharding of each, in the tree of `shapes`.
-          whole: the sharding of the keys, on the same devices.
+        `whole` is the sharding of the keys, on the same devices.
         """
         calls = self.plan(placements, whole)
         programs = dict.fromkeys(call.program for call in calls)
@@ -82,13 +73,7 @@ class Fresh:
 
 
 class _Program:
-    """Makes an array from arguments; not compiled before it is needed.
-
-    Args:
-      recipe: how the array is made.
-      placement: where it is made.
-      whole: the sharding of keys among the arguments.
-    """
+    """Makes an array from arguments; not compiled before it is needed."""
 
     def __init__(self, recipe: "_Recipe", placement: Sharding, whole: Sharding):
         def make(*arguments: Any) -> Any:
@@ -211,17 +196,11 @@ class _Step(NamedTuple):
 
 
 class _Recipe(NamedTuple):
-    """How an array is made; equal recipes make equal arrays of equal arguments.
+    """How an array is made; equal recipes make equal arrays of equal arguments."""
 
-    Attributes:
-      arguments: the shape and the type of each, and whether it is a key.
-      steps: what is done, in this order.
-      result: what is returned, as inputs of steps are given.
-    """
-
-    arguments: tuple[tuple[tuple[int, ...], Any, bool], ...]
+    arguments: tuple[tuple[tuple[int, ...], Any, bool], ...]  # shape, type, whether a key
     steps: tuple[_Step, ...]
-    result: _Constant | int | tuple[int, int]
+    result: _Constant | int | tuple[int, int]  # as inputs of steps are given
 
 
 def _cut_out(value: Any) -> tuple[_Recipe, list[Any]]:

@@ -85,22 +85,14 @@ class LayerRates:
         )
 
     def factors(self, params: Params) -> Any:
-        """Returns the factor of each parameter's rate, as a pytree of floats.
-
-        Raises:
-          UserError: there is nothing at a path, or nothing with layers.
-        """
+        """Returns the factor of each parameter's rate, as a pytree of floats."""
         rates = _look_up("rates", self.rates, params, 1.0)
         decays = _look_up("layer_decay", self.layer_decay, params, 1.0)
         heights = _measure(self.layer_decay, "layer_decay", params)
         return jax.tree.map(lambda rate, d, h: rate * d**h, rates, decays, heights)
 
     def starts(self, params: Params) -> Any:
-        """Returns the step from which each parameter is trained, as a pytree of ints.
-
-        Raises:
-          UserError: as for `factors`.
-        """
+        """Returns the step from which each parameter is trained, as a pytree of ints."""
         starts = _look_up("unfreeze", self.unfreeze, params, 0.0)
         steps = _look_up("unfreeze_layers", self.unfreeze_layers, params, 0.0)
         heights = _measure(self.unfreeze_layers, "unfreeze_layers", params)
@@ -179,13 +171,7 @@ def _look_up(field: str, entries: Sequence[str], params: Params, default: float)
 def find_patterns(patterns: Sequence[Sequence[str]], params: Params, faults: Sequence[str]) -> Any:
     """Returns the place of the last pattern that fits each parameter, as a pytree; -1 if none does.
 
-    Args:
-      patterns: as `fits` takes them.
-      params: the parameters.
-      faults: for each pattern, what to tell if it fits none of them.
-
-    Raises:
-      UserError: one fits none.
+    Raises a UserError with the pattern's entry in `faults` if one fits no parameter.
     """
     paths = [list_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern, fault in zip(patterns, faults, strict=True):

@@ -24,25 +24,17 @@ from big_align.training.row_tables import RowOptimizer, Table
 class TrainState:
     """Everything that training changes, as one pytree.
 
-    Attributes:
-      step: int32, updates done.
-      params: what the optimizer updates.
-      model_state: running statistics.
-      opt_state: moments and counts.
-      rng: uint32 [2], the key of the run; step k draws from `fold_in(rng, k)`, so it never changes.
-      average: exponential moving averages of `params` and `model_state`, None if they are not kept.
-        Averaged parameters need averaged statistics: the latest ones belong to other parameters.
-      tables: the tables (`row_tables.Table`) whose rows are updated sparsely, by name.
+    Averaged parameters need averaged statistics: the latest ones belong to other parameters.
     """
 
     # Fields are arrays, or what replaces them in a transformed tree: shapes, placements.
-    step: Any
+    step: Any  # int32, updates done
     params: Params
     model_state: ModelState
-    opt_state: Any
-    rng: Any
-    average: Any = None
-    tables: Any = struct.field(default_factory=dict)
+    opt_state: Any  # moments and counts
+    rng: Any  # uint32 [2], of the run: step k draws from `fold_in(rng, k)`, so it never changes
+    average: Any = None  # moving averages of `params` and `model_state`, if they are kept
+    tables: Any = struct.field(default_factory=dict)  # `row_tables.Table`s by name
 
     @property
     def evaluated(self) -> tuple[Params, ModelState]:
@@ -57,13 +49,10 @@ class TrainState:
 
 
 def replace_weights(state: TrainState, weights: Mapping[str, Any]) -> TrainState:
-    """Returns a fresh state that starts from given weights.
+    """Returns a fresh state that starts from given weights; every leaf keeps its placement.
 
-    Args:
-      state: the state whose leaves are replaced where a path is given; every leaf keeps its
-        placement.
-      weights: arrays by path: "params/..." and "batch_stats/..." of the model, and paths of the
-        objective's own parameters, such as "classifier/...".
+    Their paths are "params/..." and "batch_stats/..." of the model, and those of the objective's
+    own parameters, such as "classifier/...".
     """
 
     def replace(path: str, leaf: Any) -> Any:
@@ -98,17 +87,11 @@ def describe_state(
 ) -> tuple[TrainState, Callable[[], TrainState]]:
     """Describes the state of a fresh run without making it.
 
-    Args:
-      objective: what is trained.
-      optimizer: the chain whose moments the state holds.
-      batch: arrays or shapes of any batch size.
-      mesh: the devices on which the state is placed.
-      seed: seed of the initial parameters and of every random draw of the run.
-      averaged: whether moving averages of parameters and statistics are kept.
-      row_optimizer: optimizer of the objective's tables; None leaves them out, as in evaluation.
+    The batch has arrays or shapes, of any batch size. The seed is that of the initial parameters
+    and of every random draw of the run. Without `row_optimizer` tables are left out, as in
+    evaluation.
 
-    Returns:
-      Shapes with their placement, and a function that makes the state with that placement.
+    Returns shapes with their placement, and a function that makes the state with that placement.
     """
     # Initialization needs the shapes of one example, not the memory of a batch.
     example = {k: jnp.zeros((1, *v.shape[1:]), v.dtype) for k, v in batch.items()}

@@ -62,13 +62,8 @@ class StopSignals:
     def interrupting(self, message: str) -> Iterator[None]:
         """Lets a signal interrupt the code inside, as far as it is Python code.
 
-        Several processes have to stay in step, so they finish what they do together.
-
-        Args:
-          message: message of the error.
-
-        Raises:
-          Stopped: a signal has arrived, now or before.
+        Several processes have to stay in step, so they finish what they do together. A signal that
+        has arrived, now or before, raises Stopped with the message.
         """
         if not self._several:
             if self.received:

@@ -14,15 +14,7 @@ _BLANK = np.zeros((2048, 2048, 3), np.uint8)
 
 
 def shape_of_image(transform: str, where: str) -> tuple[int, ...]:
-    """Runs the operations on a large blank image, which also checks that they fit together.
-
-    Args:
-      transform: image operations.
-      where: their place in the config, for error messages.
-
-    Raises:
-      ConfigError: an operation is unknown, or does not fit.
-    """
+    """Runs the operations on a large blank image, which also checks that they fit together."""
     try:
         return _find_shape(transform)
     except ValueError as error:
@@ -36,15 +28,7 @@ def _find_shape(transform: str) -> tuple[int, ...]:
 
 
 def check_repeatable(transform: str, where: str) -> None:
-    """Checks that no random number changes what image operations make.
-
-    Args:
-      transform: image operations that fit together.
-      where: their place in the config, for error messages.
-
-    Raises:
-      ConfigError: they do, so an image would differ from visit to visit.
-    """
+    """Checks that no random number changes what image operations make, from visit to visit."""
     try:
         Transform(transform)(_BLANK, _NoRandom())
     except BrokenExample as error:

@@ -15,11 +15,7 @@ _LINES: contextvars.ContextVar[dict[str, None] | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def collect() -> Iterator[dict[str, None]]:
-    """Collects what is chosen while the code inside is traced.
-
-    Yields:
-      The lines, each once, in the order of their first appearance, as keys.
-    """
+    """Collects what is chosen while the code inside is traced: each line once, as a key."""
     lines: dict[str, None] = {}
     token = _LINES.set(lines)
     try:

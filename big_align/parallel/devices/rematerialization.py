@@ -55,8 +55,7 @@ def is_left_out() -> bool:
 def auto_is(level: str) -> Iterator[list[str]]:
     """Traces the code inside with a level in place of "auto".
 
-    Yields:
-      A list that is empty as long as nothing has asked for the level.
+    The list is empty as long as nothing has asked for the level.
     """
     asked: list[str] = []
     with _setting(_AUTO, (level, asked)), _APART(level):
@@ -64,14 +63,7 @@ def auto_is(level: str) -> Iterator[list[str]]:
 
 
 def find_level(remat: str) -> str:
-    """Returns the level that a tower's setting stands for.
-
-    Args:
-      remat: a level, or "auto".
-
-    Raises:
-      ValueError: it is another text.
-    """
+    """Returns the level that a tower's setting stands for, which may be "auto"."""
     if remat not in (*LEVELS, AUTO):
         known = ", ".join(map(repr, (*LEVELS, AUTO)))
         raise ValueError(f"remat={remat!r} is unknown; choose one of {known}")
@@ -85,12 +77,9 @@ def find_level(remat: str) -> str:
 
 
 def remat_block(block_class: type[nn.Module], train: int, level: str) -> type[nn.Module]:
-    """Returns a class of blocks that store what a level says.
+    """Returns a class of blocks, called with arrays and `train`, that store what a level says.
 
-    Args:
-      block_class: a module that is called with arrays and `train`.
-      train: the index of `train` among its arguments, with the module itself as 0.
-      level: one of `LEVELS`, from `find_level`.
+    `train` is the index of that argument, with the module itself as 0.
     """
     if level in ("none", "attention"):
         return block_class

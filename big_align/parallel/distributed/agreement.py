@@ -1,7 +1,7 @@
 """Stops processes that disagree, which otherwise would each train on something different.
 
 Process 0 writes its facts to the key-value store once. The others read only a digest of them, and
-the facts themselves only if their own digest differs.
+the facts themselves only if their own digest differs. Topics are for people who read the store.
 """
 
 import hashlib
@@ -38,11 +38,7 @@ _NUMBERS = itertools.count()
 
 
 def check_start(config: ConfigDict) -> None:
-    """Checks that all processes have the same config, code, number of devices and compiler flags.
-
-    Raises:
-      UserError: one differs; the message names the field, file or flag, and the process.
-    """
+    """Checks that all processes have the same config, code, flags and number of devices."""
     _check("config", lambda: dict(_flatten("config", json.loads(config.to_json_best_effort()))))
     _check("code", _describe_code)
     _check("flags", _describe_flags)
@@ -50,28 +46,15 @@ def check_start(config: ConfigDict) -> None:
 
 
 def check_data(shards: Mapping[str, str]) -> None:
-    """Checks that all processes find the same examples.
-
-    Args:
-      shards: the name and contents of each shard, by its place in the order.
-
-    Raises:
-      UserError: one finds others; the message names the first such shard and the process.
-    """
+    """Checks that all processes find the same shards: their names and contents, by their places."""
     _check("data", lambda: shards)
 
 
 def check_inputs(topic: str, describe: Callable[[], Mapping[str, str]]) -> None:
     """Checks that all processes have read the same; all must call it, in the same order.
 
-    Files of the same path, such as a vocabulary or weights, may differ between hosts.
-
-    Args:
-      topic: a description, for people who read the store.
-      describe: returns what was read, by name; not called if there is one process.
-
-    Raises:
-      UserError: one has read something else; the message names the first difference.
+    Files of the same path, such as a vocabulary or weights, may differ between hosts. Where there
+    is one process, nothing is described.
     """
     _check(topic, describe, "; all hosts must read the same files")
 
@@ -84,14 +67,8 @@ def check_weights(topic: str, arrays: Mapping[str, Any]) -> None:
 def check_index(index: Mapping[str, Any], free: Collection[str] = ("model",)) -> None:
     """Checks that all processes are about to fill a folder with the same.
 
-    One that comes before there is an index in the folder would not notice that it differs.
-
-    Args:
-      index: what the folder will hold, and its `shards`.
-      free: entries of `made_by` that may differ.
-
-    Raises:
-      UserError: one would make something else; the message names the first difference.
+    One that comes before there is an index in the folder would not notice that it differs. Only
+    entries of `made_by` that are `free` may.
     """
 
     def describe() -> dict[str, str]:
@@ -104,11 +81,7 @@ def check_index(index: Mapping[str, Any], free: Collection[str] = ("model",)) ->
 
 
 def check_step(lowered: jax.stages.Lowered) -> None:
-    """Checks that all processes are about to compile the same train step.
-
-    Raises:
-      UserError: one has a different step.
-    """
+    """Checks that all processes are about to compile the same train step."""
     _check("step", lambda: {"StableHLO of the train step": _digest(lowered.as_text().encode())})
 
 
@@ -117,10 +90,6 @@ def share(topic: str, value: Any) -> Any:
 
     If each computed its own value, these might differ in the last digit and lead to other
     decisions.
-
-    Args:
-      topic: a description, for people who read the store.
-      value: a JSON value.
     """
     state = processes.coordination()
     if state.num_processes == 1:
@@ -133,15 +102,7 @@ def share(topic: str, value: Any) -> Any:
 
 
 def gather(topic: str, value: Any) -> list[Any]:
-    """Returns the values of all processes in every process; all must call it, in the same order.
-
-    Args:
-      topic: a description, for people who read the store.
-      value: a JSON value.
-
-    Returns:
-      The values, in the order of the processes.
-    """
+    """Returns the values of all processes, in order; all must call it, in the same order."""
     state = processes.coordination()
     if state.num_processes == 1:
         return [value]
@@ -152,15 +113,9 @@ def gather(topic: str, value: Any) -> list[Any]:
 
 
 def attempt(topic: str, act: Callable[..., T], *arguments: Any) -> T:
-    """Returns what a function returns here, if it succeeds in all processes; all must call it.
+    """Returns what a function returns here, if no process gets a UserError of it; all must call it.
 
-    Args:
-      topic: a description, for people who read the store.
-      act: what each process does.
-      *arguments: what it is called with.
-
-    Raises:
-      UserError: it has raised one in some process; that of the first such process.
+    Otherwise all raise that of the first such process.
     """
     found: Any = None
     fault = ""

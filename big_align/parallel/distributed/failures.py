@@ -48,11 +48,6 @@ class Watch:
     One waits for a process to fail. The other reports that this process is alive and what it is
     doing; in process 0 it also notices which processes have become silent. JAX has heartbeats of
     its own, which end the remaining processes after 100 seconds, with a page of C++.
-
-    Args:
-      store: the key-value store.
-      process: number of this process.
-      count: number of processes.
     """
 
     def __init__(self, store: Any, process: int, count: int):
@@ -98,11 +93,9 @@ class Watch:
     def fail(self, text: str, reason: str, is_consequence: bool = False) -> None:
         """Reports to all processes why this one fails, prints the text, and exits with status 1.
 
-        Args:
-          text: what this process prints.
-          reason: what the others print after the number of this process, in one line.
-          is_consequence: whether it may have failed because another process was lost; if so, that
-            one is reported instead, as soon as its silence is noticed.
+        The others print the reason, a line, after the number of this process. If its failure may be
+        the consequence of another process's loss, that one is reported instead, as soon as its
+        silence is noticed.
         """
         if is_consequence:
             time.sleep(BEAT_SECONDS * (SILENT_BEATS + 2))

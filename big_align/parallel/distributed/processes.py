@@ -34,12 +34,8 @@ def join_processes(takes_requests: bool = False) -> None:
     elsewhere JAX_NUM_PROCESSES and JAX_PROCESS_ID give their number and that of this process, or
     the variables of Open MPI 5 do.
 
-    Args:
-      takes_requests: whether the program stops on SIGTERM by itself, as training does, which saves
-        first; any other is ended by it at once, with all processes, and so are all by SIGINT.
-
-    Raises:
-      UserError: they cannot be found.
+    A program that takes requests stops on SIGTERM by itself, as training does, which saves first;
+    any other is ended by it at once, with all processes, and so are all by SIGINT.
     """
     global _watch
     import jax
@@ -80,13 +76,9 @@ def join_processes(takes_requests: bool = False) -> None:
 def check_alone(
     advice: str = "add --distributed, or --nodistributed for {number} runs of their own",
 ) -> None:
-    """Checks that a process which joins no others was not started as one of several.
+    """Refuses to go on where a process that joins no others was started as one of several.
 
-    Args:
-      advice: what to do, for the message.
-
-    Raises:
-      UserError: it was, so all of them would write into one workdir.
+    All of them would write into one workdir.
     """
     # A batch script of Slurm has SLURM_NTASKS too; the variable of a step is set for its tasks.
     for name in ("JAX_NUM_PROCESSES", OMPI_SIZE, "SLURM_STEP_NUM_TASKS"):
@@ -117,9 +109,6 @@ def fail(error: BaseException) -> None:
     """Exits together with the other processes, which all get the reason; returns if there are none.
 
     Uncaught exceptions arrive here automatically.
-
-    Args:
-      error: the error that ends this process.
     """
     if _watch is None:
         return
@@ -139,9 +128,6 @@ def _check_own_name() -> None:
     """Checks that this host's name is known where JAX's CPU devices are to find each other by it.
 
     JAX makes CPU devices beside those of an accelerator, unless $JAX_PLATFORMS leaves them out.
-
-    Raises:
-      UserError: it is not.
     """
     import jax
 

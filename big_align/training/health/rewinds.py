@@ -40,15 +40,10 @@ ADVICE = "lower config.schedule.learning_rate or set config.optimizer.clip_norm"
 
 @dataclasses.dataclass(frozen=True)
 class Rewind:
-    """A decision to go back.
+    """A decision to go back."""
 
-    Attributes:
-      checkpoint: the step that the run went back to.
-      step: the step of the alarm.
-    """
-
-    checkpoint: int
-    step: int
+    checkpoint: int  # the step that the run went back to
+    step: int  # the step of the alarm
 
 
 def find_data_step(rewinds: Sequence[Rewind], step: int) -> int:
@@ -57,21 +52,15 @@ def find_data_step(rewinds: Sequence[Rewind], step: int) -> int:
 
 
 class Health:
-    """Watches a run and keeps its decisions in the workdir.
+    """Watches a run and keeps its decisions in the workdir, to which only the first process writes.
 
       suspects.jsonl  a line per alarm, with the names of the examples of its batch
       rewinds.jsonl   a line per rewind
       spreads.jsonl   the state of the spreads at the last saved steps, and that being saved
 
-    Args:
-      workdir: workdir of the run; only the first process writes to it.
-      step: the step that the run starts at or continues from.
-      rewinds: whether it goes back on an alarm.
-      list_examples: from the number of a batch in the data stream to the names of its examples.
-      last_good: returns the step of the newest checkpoint, None if there is none.
-      saved: `state` as the checkpoint of `step` holds it, since a workdir on the disk of a machine
-        may be lost, and checkpoints be in a bucket; None for a fresh run.
-      watched: numbers that the objective wants watched, see `Guard`.
+    `list_examples` takes the number of a batch in the data stream. `saved` is `state` as the
+    checkpoint of `step` holds it, since a workdir on the disk of a machine may be lost, and
+    checkpoints be in a bucket.
     """
 
     def __init__(
@@ -103,10 +92,6 @@ class Health:
         """Yields the batches that the steps after one use.
 
         There may be rewinds to later steps, if the run continues from an older checkpoint.
-
-        Args:
-          iterate: gives the data stream from one of its steps on.
-          step: the step that the run continues from.
         """
         begin = self.data_step(step)
         for number, batch in enumerate(iterate(begin), begin):

@@ -33,11 +33,7 @@ class Range(NamedTuple):
 
 
 class RunningSpread:
-    """The spread of the most recent values of a number.
-
-    Args:
-      side: the side on which a value far outside is a sign of divergence.
-    """
+    """The spread of the most recent values of a number."""
 
     def __init__(self, side: Side):
         self.side = side
@@ -55,11 +51,7 @@ class RunningSpread:
         return Range(low, math.exp(center + reach) if self.side == "above" else math.inf)
 
     def leaves(self, value: float) -> Range | None:
-        """Adds a value, and reports if it leaves the spread: once, until values are back inside.
-
-        Returns:
-          The range it was expected in; None if it is not far outside, or values already were.
-        """
+        """Adds a value; returns the range that it leaves: once, until values are back inside."""
         expected, value = self.expect(), max(value, TINY) if math.isfinite(value) else value
         outside = expected is not None and not expected.low <= value <= expected.high
         left, self._outside = outside and not self._outside, outside

@@ -35,9 +35,7 @@ def read_said(records: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 def find_direction(name: str, said: Said = UNSAID) -> str:
     """Returns whether a number is better if it is lower, or higher, or neither.
 
-    Args:
-      name: `evaluator/number`.
-      said: what evaluators say; the names of other evaluators' numbers decide.
+    Its name is `evaluator/number`, and decides where the evaluator says nothing.
     """
     evaluator, _, number = name.rpartition("/")
     if FACT.search(number):

@@ -22,10 +22,7 @@ TRAINING, EVALUATION = "train", "eval"
 class EvaluationLog:
     """Appends a line per evaluation, a JSON object, from the first process only.
 
-    Args:
-      workdir: workdir of the run; it is created if necessary.
-      mode: `TRAINING` or `EVALUATION`.
-      about: what else each line holds, such as what was evaluated.
+    `about` is what else each line holds, such as what was evaluated.
     """
 
     def __init__(self, workdir: str, mode: str, about: Mapping[str, Any]):
@@ -60,13 +57,10 @@ class EvaluationLog:
         seconds: float,
         checkpoint: str | os.PathLike | None,
     ) -> None:
-        """Appends an evaluation.
+        """Appends an evaluation; NaN and infinity are written as strings.
 
-        Args:
-          step: the step of the state; None for one that no run has trained.
-          numbers: values by `evaluator/name`; NaN and infinity are written as strings.
-          seconds: how long it took.
-          checkpoint: where the state is stored; None if it is not kept.
+        The step is None for a state that no run has trained, the checkpoint for one that is not
+        kept.
         """
         if jax.process_index() != 0:
             return

@@ -28,10 +28,8 @@ Line = tuple[int, Mapping[str, float]]
 class EventFile:
     """A new event file of TensorBoard in a folder, a `trackers.Tracker`.
 
-    Args:
-      folder: where TensorBoard finds the file.
-      first_step: events of this and later steps in other files are hidden, even in a TensorBoard
-        that has already read them.
+    Events of `first_step` and later ones in other files are hidden, even in a TensorBoard that has
+    already read them.
     """
 
     def __init__(self, folder: pathlib.Path, first_step: int):
@@ -76,11 +74,6 @@ def mend_events(folder: pathlib.Path, step: int, lines: Iterable[Line]) -> None:
     Events after the step are removed, since the run repeats it, and so is a record that was cut
     short when the process was killed. Numbers that had not reached the disk are added to the last
     file. If a folder has no event files, none are created.
-
-    Args:
-      folder: folder of the run.
-      step: the step that it continues from.
-      lines: what was logged up to then, in order.
     """
     paths = sorted(folder.glob(PATTERN))
     known: set[tuple[int, str]] = set()

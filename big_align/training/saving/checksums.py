@@ -14,11 +14,7 @@ ITEM, FILE = "checksums", "checksums.json"
 def write_checksums(checkpoint: epath.Path, target: epath.Path, step: int) -> None:
     """Writes the checksums of all files in a checkpoint's folders, once these are written.
 
-    Args:
-      checkpoint: folder of the checkpoint; files directly in it are Orbax's metadata, and change
-        later.
-      target: where the checksums go.
-      step: step of the checkpoint.
+    Files directly in it are Orbax's metadata, and change later.
     """
     folders = [path for path in checkpoint.iterdir() if path.is_dir()]
     names = [
@@ -32,15 +28,9 @@ def write_checksums(checkpoint: epath.Path, target: epath.Path, step: int) -> No
 
 
 def find_fault(checkpoint: epath.Path, step: int, share: tuple[int, int] = (0, 1)) -> str | None:
-    """Checks the files of a checkpoint.
+    """Returns what is wrong with the first file that is not as it was written; None if all are.
 
-    Args:
-      checkpoint: folder of the checkpoint.
-      step: the step in its name.
-      share: number of this process, and of processes; each reads some of the files.
-
-    Returns:
-      What is wrong with the first file that differs from what was written; None if none does.
+    Each process reads some of the files: `share` is its number, and how many there are.
     """
     try:
         content = json.loads(read_regular(checkpoint / ITEM / FILE))

@@ -39,9 +39,6 @@ def _remove(folder: epath.Path) -> None:
 
     A checkpoint in a bucket whose files are all there, but for the one that says so, gets it again.
     It is set aside if others are damaged.
-
-    Args:
-      folder: folder of the checkpoints; nothing happens if it is not there.
     """
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if path.name.startswith(f".{step_folders.PROBE}"):

@@ -45,12 +45,8 @@ SETTLE_SECONDS = 0.5
 def own(*folders: str | os.PathLike, shared: Iterable[str | os.PathLike] = ()) -> Iterator[None]:
     """Owns folders while a run writes into them; every process of the run calls this.
 
-    Args:
-      folders: created if they are missing, and removed again if they stay empty.
-      shared: those of them in which every process must see what another one writes.
-
-    Raises:
-      UserError: another run owns a folder, or a process does not see it or cannot write there.
+    They are created if they are missing, and removed again if they stay empty. In those that are
+    also `shared`, every process must see what another one writes.
     """
     with contextlib.ExitStack() as stack:
         refused, tokens = None, {}
@@ -73,12 +69,7 @@ def own(*folders: str | os.PathLike, shared: Iterable[str | os.PathLike] = ()) -
 
 
 def check_seen(folder: epath.Path, workdir: str) -> None:
-    """Checks that a folder of checkpoints is there, and that every process sees it.
-
-    Raises:
-      MissingCheckpoint: it is not there.
-      UserError: only some processes see it; the others would do without a checkpoint.
-    """
+    """Checks that a folder of checkpoints is there, and that every process sees it."""
     seen = agreement.gather("checkpoints", folder.is_dir())
     if not any(seen):
         raise MissingCheckpoint(f"no checkpoints in {workdir}: train with this workdir first")
@@ -90,11 +81,7 @@ def check_seen(folder: epath.Path, workdir: str) -> None:
 
 
 def _check_shared(folder: epath.Path, token: str) -> None:
-    """Checks that every process sees the owner's file and can write; otherwise no save succeeds.
-
-    Raises:
-      UserError: a process does not, or cannot.
-    """
+    """Checks that every process sees the owner's file and can write; otherwise no save succeeds."""
     if processes.coordination().num_processes > 1:
         until = time.monotonic() + SEEN_SECONDS
         while not (seen := _read(folder / FILE).get("token") == token):
@@ -137,11 +124,7 @@ def _own_folder(folder: epath.Path) -> Iterator[str]:
 
 
 def _take(path: epath.Path, me: dict[str, Any]) -> None:
-    """Writes the owner's file of a folder, unless another owner is alive.
-
-    Raises:
-      UserError: another run owns it.
-    """
+    """Writes the owner's file of a folder, unless another owner is alive."""
     if _make(path, me):
         return
     if path.exists() and "://" not in os.fspath(path):

@@ -21,20 +21,7 @@ def read_state(
     record: Mapping[str, Any],
     parts: Mapping[str, SavedPart],
 ) -> Any:
-    """Reads a checkpoint onto the placement of a described state.
-
-    Args:
-      folder: folder of the checkpoint.
-      described: the abstract training state, or a dictionary of some of its fields.
-      record: what the run was made with; entries that the checkpoint also has must be equal.
-      parts: what is saved besides the state and reads itself, by name.
-
-    Returns:
-      The state, or the fields.
-
-    Raises:
-      CheckpointMismatch: parameters or the record differ; the message lists which.
-    """
+    """Reads a checkpoint as `Checkpointer.restore` returns it; the parts read themselves."""
     _check_record(folder, record)
     # Not with Orbax's manager, which reads metadata of its own that may be damaged.
     handler = ocp.PyTreeCheckpointHandler()

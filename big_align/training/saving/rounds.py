@@ -35,11 +35,7 @@ Fault = tuple[int, str]
 
 
 def check_deadline(deadline: int = 1800) -> int:
-    """Returns a deadline in seconds.
-
-    Raises:
-      ValueError: it is out of range.
-    """
+    """Returns a deadline in seconds."""
     if not 1 <= deadline <= MOST_SECONDS:
         raise ValueError(f"deadline = {deadline} must be from 1 to {MOST_SECONDS} seconds")
     return deadline
@@ -52,10 +48,7 @@ class FailedElsewhere(Exception):
 class Round:
     """One attempt to save; every process makes one, in the same order.
 
-    Args:
-      folder: folder of the checkpoints.
-      step: step of the checkpoint.
-      deadline: seconds after which it ends the process, with a line that says who is late.
+    After `deadline` seconds it ends the process, with a line that says who is late.
     """
 
     def __init__(self, folder: epath.Path, step: int, deadline: int):
@@ -79,8 +72,7 @@ class Round:
     def probe(self) -> Fault | None:
         """Lets every process write a small file, since Orbax's first barriers cannot be left.
 
-        Returns:
-          The first process that cannot, and why, in every process.
+        All return the first process that cannot, and why.
         """
         if self._count == 1:
             return None
@@ -92,22 +84,14 @@ class Round:
         return self._fault
 
     def follow(self, wait: Callable[[], Any]) -> None:
-        """Follows, in a thread, what this process writes in the background.
-
-        Args:
-          wait: waits for the end, and raises what went wrong.
-        """
+        """Follows in a thread what this process writes; `wait` returns at its end, or raises."""
         self._tell(BEGUN, "")
         self._thread = threading.Thread(target=self._follow, args=(wait,), name="saving")
         self._thread.daemon = True
         self._thread.start()
 
     def wait_for_others(self) -> None:
-        """Waits in process 0, which has written its part, until the others have written theirs.
-
-        Raises:
-          FailedElsewhere: one could not.
-        """
+        """Waits in process 0, which has written its part, until the others have written theirs."""
         self._tell(WRITTEN, "")
         if fault := self._collect(WRITTEN):
             raise FailedElsewhere(fault[1])

@@ -25,11 +25,7 @@ PROBE_BYTES = 4096  # a full disk may still take a name
 
 
 def find_folder(workdir: str, folder: str | None) -> epath.Path:
-    """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`.
-
-    Raises:
-      UserError: it is an address of a kind where no checkpoint can be.
-    """
+    """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`."""
     chosen = folder or os.path.join(workdir, FOLDER)
     try:
         return epath.Path(chosen if "://" in chosen else os.path.abspath(chosen))
@@ -45,11 +41,7 @@ def list_steps(folder: epath.Path) -> list[int]:
 
 
 def check_files(folder: epath.Path) -> None:
-    """Refuses a pipe or a device beside the folders of a checkpoint, where Orbax reads files.
-
-    Raises:
-      UserError: there is one.
-    """
+    """Refuses a pipe or a device beside the folders of a checkpoint, where Orbax reads files."""
     local = "://" not in os.fspath(folder) and folder.is_dir()
     for step in list_steps(folder) if local else ():
         paths = (folder / str(step)).iterdir() if (folder / str(step)).is_dir() else ()
@@ -86,26 +78,14 @@ def read_numbers(
 ) -> dict[int, Any]:
     """Returns the evaluation of each checkpoint, None for one that was not evaluated.
 
-    Args:
-      folder: folder of the checkpoints.
-      steps: steps of the checkpoints.
-      logged: evaluations by step, for states that were saved before they were measured.
+    `logged` has those of states that were saved before they were measured.
     """
     records = {step: read_record(folder / str(step)) or {} for step in steps}
     return {step: x.get("numbers") or logged.get(str(step)) for step, x in records.items()}
 
 
 def set_aside(folder: epath.Path, step: int, fault: str) -> str:
-    """Renames a folder that has the name of a checkpoint, so that it is out of the way.
-
-    Args:
-      folder: folder of the checkpoints.
-      step: step of the checkpoint.
-      fault: what is wrong with it.
-
-    Returns:
-      A one-line message about what was done.
-    """
+    """Renames a folder that has the name of a checkpoint, out of the way; tells what was done."""
     old = folder / str(step)
     holds = old.is_dir() and any((old / item).exists() for item in ("state", "record"))
     name = f"{DAMAGED if holds else STRAY}{step}"
