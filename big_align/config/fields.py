@@ -54,10 +54,7 @@ OWN = {
 
 
 def describe_fields(config: ConfigDict, path: str) -> dict[str, Setting]:
-    """Describes the fields of a node, by name, but for those that are nodes.
-
-    Its place is `path`; "" is the whole config.
-    """
+    """Describes the fields of the node at a place, by name, but for those that are nodes."""
     node = config
     for name in path.split(".") if path else ():
         node = node[name]

@@ -23,10 +23,7 @@ VOCABULARIES = ("vocabulary", "merges")
 
 
 def keep_files(workdir: str, config: ConfigDict, own: Mapping[str, ClassList]) -> None:
-    """Copies the files that the model of a config needs into a workdir.
-
-    `own` are the classes that sources name themselves, by the places of the parts of the data.
-    """
+    """Copies the files that a model needs into a workdir; `own` are classes that sources name."""
     for place, classes in own.items():
         copy = _name_copy(workdir, place, "classes", OWN_NAMES)
         copy.parent.mkdir(exist_ok=True)

@@ -77,10 +77,7 @@ def _check_name(word: str) -> None:
 
 
 def load_changed(path: str, changes: Mapping[str, str]) -> ConfigDict:
-    """Loads the config that a path names, with changes and all defaults; it is locked.
-
-    Changes are texts, by place, as in {"data.source.name": "csv"}.
-    """
+    """Loads the config that a path names, with changes by place and all defaults; it is locked."""
     found = find_config(path)
     config = read_config(found) if found.endswith(".json") else _run_file(found)
     with config.unlocked():

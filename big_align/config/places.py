@@ -72,11 +72,11 @@ def find_node(config: ConfigDict, path: str) -> ConfigDict | None:
 
 def find_target(config: ConfigDict, path: str) -> Any:
     """Returns the callable that takes the fields of a node; None for a node of the run itself."""
-    if in_run(path) in GROUPS:
-        return GROUPS[in_run(path)]
-    match in_run(path).split("."):
-        case ["data", "mixture", _]:
-            return LoaderSettings
+    place = in_run(path)
+    if place in GROUPS:
+        return GROUPS[place]
+    if re.fullmatch(r"data\.mixture\.[^.]+", place):
+        return LoaderSettings
     node, table = find_node(config, path), find_table(path)
     return lookup(node.get("name"), table, f"config.{path}") if node and table else None
 

@@ -3,9 +3,10 @@
 `Stopped` is not an error, but ends a run early in the same way.
 """
 
+import contextlib
 import difflib
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from absl import logging
@@ -90,6 +91,17 @@ class Stopped(BaseException):
 
 class Rewound(Exception):
     """The run has decided to return to its last checkpoint and to leave data out."""
+
+
+@contextlib.contextmanager
+def naming_field(where: str) -> Iterator[None]:
+    """Makes a ValueError about a part of a config a ConfigError that names its place."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 LINE_MAX = 300  # characters of a message of a library, or of a file's text

@@ -31,10 +31,7 @@ class Collective:
 
 
 def list_collectives(program: HloProgram, places: Sequence[int]) -> list[Collective]:
-    """Lists the collectives of a program, the largest first.
-
-    `places` are the slice or node of each device, in the order of the mesh.
-    """
+    """Lists collectives, the largest first; `places` has each device's slice or node."""
     found: dict[tuple, Collective] = {}
     chains = set()
     for run in walk(program):

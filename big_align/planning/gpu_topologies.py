@@ -50,10 +50,7 @@ def has_compiler() -> bool:
 
 
 def describe_gpus(name: str, nodes: int, gpus: int) -> list[jax.Device]:
-    """Describes the GPUs of some nodes, node by node; `process_index` is the node.
-
-    Programs can be compiled for them. The name is one of `TARGETS`.
-    """
+    """Describes the GPUs of some nodes, by a name in `TARGETS`; `process_index` is the node."""
     # The plugin would look for a driver and fail.
     os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
     return topologies.get_topology_desc(

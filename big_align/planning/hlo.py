@@ -15,7 +15,8 @@ _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _START = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
 _OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
 _OPERAND = re.compile(r"%([\w.\-]+(?:#\d+)*)")
-_PAIRS = {"(": ")", "{": "}", "[": "]"}
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*"|[(){}\[\],]')
+_OPENING, _CLOSING = "({[", ")}]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,36 +212,19 @@ def element_bits(dtype: str) -> int:
 
 def _matching(text: str, start: int) -> int:
     """Returns where the parenthesis opened at `start` closes; quoted text is skipped."""
-    opening, depth, position = text[start], 0, start
-    closing = _PAIRS[opening]
-    while position < len(text):
-        letter = text[position]
-        if letter == '"':
-            position = _end_of_quote(text, position)
-        elif letter == opening:
-            depth += 1
-        elif letter == closing:
-            depth -= 1
-            if not depth:
-                return position
-        position += 1
+    depth = 0
+    for mark in _MARK.finditer(text, start):
+        depth += (mark[0] in _OPENING) - (mark[0] in _CLOSING)
+        if not depth:
+            return mark.start()
     raise ValueError(f"a parenthesis is not closed: {text[start : start + 200]!r}")
-
-
-def _end_of_quote(text: str, start: int) -> int:
-    position = start + 1
-    while text[position] != '"':
-        position += 2 if text[position] == "\\" else 1
-    return position
 
 
 def _end_of_value(text: str, start: int) -> int:
     """Returns the end of an attribute's value: the comma outside of all parentheses."""
-    position = start
-    while position < len(text) and text[position] not in ",":
-        if text[position] in _PAIRS:
-            position = _matching(text, position)
-        elif text[position] == '"':
-            position = _end_of_quote(text, position)
-        position += 1
-    return position
+    depth = 0
+    for mark in _MARK.finditer(text, start):
+        if mark[0] == "," and not depth:
+            return mark.start()
+        depth += (mark[0] in _OPENING) - (mark[0] in _CLOSING)
+    return len(text)

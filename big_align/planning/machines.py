@@ -1,6 +1,7 @@
 """The machine to plan for: TPU slices, or nodes of GPUs, with their published peaks."""
 
 import dataclasses
+import re
 
 import jax
 
@@ -11,15 +12,12 @@ from big_align.planning import gpu_topologies, topologies
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Devices that programs can be compiled for, and their properties.
-
-    CPUs stand in for GPUs where JAX is not installed for CUDA.
-    """
+    """Devices that programs can be compiled for, and their properties."""
 
     name: str  # as in "v5e:16x16" or "h100:8x8"
     slices: int  # connected by the data center's network
     chip: Chip
-    devices: tuple[jax.Device, ...]
+    devices: tuple[jax.Device, ...]  # CPUs stand in for GPUs if JAX is not installed for CUDA
     hosts: int  # number of processes
 
     @property
@@ -99,11 +97,9 @@ def check_machine(name: str, slices: int = 1) -> None:
 def gpu_shape(name: str) -> tuple[int, int]:
     """Returns nodes and GPUs per node of "h100:8x8"."""
     kind, _, shape = name.partition(":")
-    sizes = shape.split("x")
-    if len(sizes) != 2 or not all(size.isdecimal() and int(size) for size in sizes):
+    if not (match := re.fullmatch(r"0*([1-9]\d*)x0*([1-9]\d*)", shape)):
         raise UserError(f"topology {name!r}: write {kind}:NODESxGPUS, such as {kind}:8x8")
-    nodes, gpus = map(int, sizes)
-    return nodes, gpus
+    return int(match[1]), int(match[2])
 
 
 def virtual_devices(name: str) -> int:

@@ -18,7 +18,8 @@ def parse_groups(text: str | None, num_devices: int) -> Groups:
     if text.startswith("mesh["):
         return _parse_mesh(text)
     if text.startswith("["):
-        return _parse_iota(text)
+        shape, _, source = text.partition("<=")
+        return _iota(source).reshape(_numbers(shape)).tolist()
     if not text.startswith("{"):
         raise ValueError(f"replica_groups={text[:100]} is in no known notation")
     return _parse_lists(text) or [list(range(num_devices))]
@@ -35,11 +36,6 @@ def _parse_lists(text: str) -> Groups:
 
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
-
-
-def _parse_iota(text: str) -> Groups:
-    shape, _, source = text.partition("<=")
-    return _iota(source).reshape(_numbers(shape)).tolist()
 
 
 def _iota(text: str) -> np.ndarray:

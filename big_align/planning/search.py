@@ -51,10 +51,7 @@ def list_towers(config: ConfigDict) -> list[str]:
 def list_choices(
     config: ConfigDict, num_devices: int, fsdp: Iterable[int], microbatches: Iterable[int]
 ) -> list[Choice]:
-    """Lists the choices that can be tried, cheapest computation first.
-
-    Choices that do not divide the devices or the batch are left out.
-    """
+    """Lists choices that divide the devices and the batch, the cheapest computation first."""
     towers = list_towers(config)
     dtypes = [config.model[tower].dtype for tower in towers][:1] or [None]
     dtypes += [each for each in DTYPES if towers and each not in dtypes]

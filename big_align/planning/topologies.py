@@ -60,11 +60,6 @@ GENERATIONS = {
 }
 
 
-def names() -> list[str]:
-    """Returns all known topologies, such as "v5e:4x4"."""
-    return [f"{name}:{shape}" for name, each in GENERATIONS.items() for shape in each.shapes]
-
-
 def largest() -> list[str]:
     """Returns the largest topology of each generation."""
     return [f"{name}:{each.shapes[-1]}" for name, each in GENERATIONS.items()]

@@ -77,10 +77,7 @@ def build_schedule(config: Node) -> optax.Schedule:
 def build_optimizer(
     config: Node, frozen: tuple[str, ...] = ()
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Builds the optimizer chain and its learning rate; some paths are not trained.
-
-    Without `frozen` these are those of `optimizer.frozen`.
-    """
+    """Builds the optimizer chain, by default with `optimizer.frozen`, and its learning rate."""
     schedule = build_schedule(config)
     node = dict(config["optimizer"]) | ({"frozen": frozen} if frozen else {})
     # The name is an argument here, since one function makes every chain.

@@ -15,7 +15,7 @@ from big_align.config.components.signatures import advise, check_arguments, look
 from big_align.config.components.transforms import check_repeatable, shape_of_image
 from big_align.config.places import source_fields
 from big_align.config.plain_fields import check_fields
-from big_align.core.errors import ConfigError, suggest
+from big_align.core.errors import ConfigError, naming_field, suggest
 from big_align.core.nodes import Node
 from big_align.core.types import ModelState, Objective, Params
 from big_align.data.loading.broken import check_fraction
@@ -158,10 +158,8 @@ def _check_data(config: Node) -> None:
     pipelines.check_pipeline(config)
     if config["data"].get("mixture"):
         weights = {name: float(part["weight"]) for name, part in config["data"]["mixture"].items()}
-        try:
+        with naming_field("config.data.mixture"):
             part_rows(weights, config["batch_size"])
-        except ValueError as error:
-            raise ConfigError(f"config.data.mixture: {error}") from error
     for name, node in config["evaluators"].items():
         _check_evaluator(config, node, f"config.evaluators.{name}")
 
@@ -198,14 +196,10 @@ def _check_objective(
     rows = config["batch_size"] // config["microbatches"]
     batch = {k: jax.ShapeDtypeStruct((rows, *v.shape[1:]), v.dtype) for k, v in one.items()}
     rng = jax.random.PRNGKey(0)
-    try:
+    with naming_field("config.model"):
         params, model_state = nn.meta.unbox(jax.eval_shape(objective.init, rng, one))
         batch = jax.eval_shape(objective.augment, batch, rng, np.int32(0))
         jax.eval_shape(objective.encode, params, model_state, batch, rng)
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(f"config.model: {error}") from error
     optimizer, _ = build.build_optimizer(config, build.find_frozen(config, objective))
     jax.eval_shape(optimizer.init, params)  # checks its paths
     rows = build.build_row_optimizer(config)
@@ -225,7 +219,7 @@ def _check_verbs(
         where = f"config.evaluators.{name}"
         target = lookup(node["name"], tables.EVALUATORS, where)
         inputs = _evaluated_batch(config, node, tokenizer, where)
-        try:
+        with naming_field(where):
             for verb in getattr(target, "needs", lambda settings: ())(node):
                 if not hasattr(objective, verb):
                     raise ConfigError(
@@ -237,10 +231,6 @@ def _check_verbs(
                     traced.add(call)
             if hasattr(target, "check_objective"):
                 target.check_objective(node, objective)
-        except ConfigError:
-            raise
-        except ValueError as error:
-            raise ConfigError(f"{where}: {error}") from error
 
 
 def _evaluated_batch(

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from big_align.config.components.signatures import advise, list_settable, lookup, make, make_named
 from big_align.config.components.source_flags import make_source
 from big_align.config.components.tables import SOURCES
-from big_align.core.errors import ConfigError, UserError
+from big_align.core.errors import ConfigError, naming_field
 from big_align.core.nodes import Node
 from big_align.core.words import write_name
 from big_align.data.derived.relabeled_source import join_labels
@@ -159,10 +159,7 @@ def find_held_out(config: Node, node: Node, where: str) -> tuple[str, dict[str, 
 
 
 def check_first(config: Node, source: Source, node: Node, where: str, reads: Sequence[str]) -> None:
-    """Reads the first example whose texts can be read, and checks that it has what is needed.
-
-    The evaluator `reads` captions ("caption"), labels ("label"), or both.
-    """
+    """Checks that the first example whose texts can be read has what an evaluator `reads`."""
     if not reads or (texts := read_first_texts(source)) is None:
         return
     name, captions, labels = texts
@@ -207,11 +204,9 @@ def read_tags(config: Node, tokenizer: Any) -> TagList:
             f"{config['objective']['name']!r} needs the list that "
             "python -m big_align.tools.build_tags wrote"
         )
-    try:
+    with naming_field("config.data.tags.path"):
         tags = read_tag_list(path)
         tags.check_tokenizer(tokenizer)
-    except UserError as error:
-        raise ConfigError(f"config.data.tags.path: {error}") from error
     return tags
 
 
@@ -220,10 +215,8 @@ def build_tagger(config: Node) -> Tagger | None:
     settings = read_tag_settings(config)
     if not settings.path:
         return None
-    try:
+    with naming_field("config.data.tags.path"):
         names = read_tag_list(settings.path).names
-    except UserError as error:
-        raise ConfigError(f"config.data.tags.path: {error}") from error
     return Tagger(TagExtractor(names, settings.max_tags), settings.truth)
 
 
@@ -262,10 +255,8 @@ def _read_classes(listed: str, source: dict[str, Any], where: str) -> ClassList:
     if listed == OWN_NAMES and not source:
         raise ConfigError(f"{where}.classes = 'source', but no source is named: name a class list")
     if listed != OWN_NAMES:
-        try:
+        with naming_field(f"{where}.classes"):
             return read_classes(listed)
-        except ValueError as error:
-            raise ConfigError(f"{where}.classes: {error}") from error
     names = _own_names(json.dumps(source, sort_keys=True), f"{where}.source")
     if names is None:
         raise ConfigError(

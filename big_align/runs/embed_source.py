@@ -246,14 +246,9 @@ def _embed(
                 stored = np.where(readable[:, None], values, 0).astype(dtype)
             strange = np.flatnonzero(~np.isfinite(stored).all(axis=1))
             if len(strange):
-                name = _name(source, first + int(strange[0]))
+                place = ShardOffsets(source.shard_sizes).locate_one(first + int(strange[0]))
                 fits = np.isfinite(values[strange[0]]).all()
                 reason = "too large for float16: give --dtype=float32" if fits else "not finite"
-                raise UserError(f"{name}: its {encoder.what} is {reason}")
+                raise UserError(f"{source.name(*place)}: its {encoder.what} is {reason}")
             bar.update(len(stored))
             yield stored
-
-
-def _name(source: Source, number: int) -> str:
-    """Names the example at a position in the source's own order."""
-    return source.name(*ShardOffsets(source.shard_sizes).locate_one(number))

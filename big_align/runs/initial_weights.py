@@ -48,10 +48,7 @@ CLASSIFIER = "classifier"
 
 
 def check_init(node: Node, objective: Objective, needed: bool) -> None:
-    """Checks that the initial weights, and initial rows of tables, are known and exist.
-
-    Those that are not needed are not read: a run that continues has them in its checkpoint.
-    """
+    """Checks that initial weights and rows of tables are known and, if needed, exist."""
     if needed:
         check_installed(path for path in node.values() if path)
     own = (CLASSIFIER,) if hasattr(objective, CLASSIFIER) else ()
@@ -197,10 +194,7 @@ def read_initial_weights(
 
 
 def read_initial_parameters(config: Node, params: Params) -> tuple[Flat, list[str]]:
-    """Reads the parameters of an objective's own that the config names earlier ones for.
-
-    `params` are fresh ones, or their shapes. Returns arrays by path, and a report.
-    """
+    """Reads the objective's own parameters that the config names earlier ones for; and a report."""
     classifier, report = _read_classifier(config, params)
     temperature, more = _read_temperature(config["init"], params)
     return classifier | temperature, report + more
@@ -266,10 +260,7 @@ def check_frozen(frozen: Collection[str], fresh: Collection[str], taken: Collect
 def start_tables(
     folders: Node, tables: Mapping[str, Table], sizes: Mapping[str, int]
 ) -> dict[str, Table]:
-    """Returns the tables of a fresh run, with initial rows where `config.init` names some.
-
-    `sizes` are their rows without padding.
-    """
+    """Returns the tables of a fresh run, with initial rows where `config.init` names some."""
     started = dict(tables)
     for name, path in folders.items():
         if name in (*INIT, CLASSIFIER, TEMPERATURE) or not path:

@@ -127,10 +127,7 @@ class Program:
 
 
 def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch) -> Program:
-    """Builds the train step of a config and describes its state; makes nothing but shapes.
-
-    The example is a training batch of any size, of arrays or shapes.
-    """
+    """Builds the step of a config and describes its state; makes nothing but shapes."""
     frozen = build.find_frozen(config, objective)
     optimizer, learning_rate = build.build_optimizer(config, frozen)
     row_optimizer = build.build_row_optimizer(config)
@@ -155,14 +152,5 @@ def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch
         frozen=frozen,
     )
     options = choose_options(mesh, config["compiler_options"])
-    return Program(
-        mesh,
-        objective,
-        learning_rate,
-        state,
-        create,
-        step,
-        options,
-        frozen,
-        config["microbatches"],
-    )
+    parts = config["microbatches"]
+    return Program(mesh, objective, learning_rate, state, create, step, options, frozen, parts)

@@ -178,10 +178,7 @@ def _run(
 
 
 def _run_on(
-    config: Any,
-    workdir: str,
-    profile: tuple[int, int] | None,
-    command: Mapping[str, Any] | None,
+    config: Any, workdir: str, profile: tuple[int, int] | None, command: Mapping[str, Any] | None
 ) -> dict[str, float]:
     """Trains from the newest checkpoint on, after the first run, if there is one."""
     given = config
@@ -276,15 +273,11 @@ def _build_parts(config: Any, fed: Any) -> _Parts:
     objective = build.build_objective(config, mesh, tokenizer)
     evaluators = build.build_evaluators(config, tokenizer)
     record = build.describe_run(fed, tokenizer)
-    agreement.check_inputs("record", lambda: _name_fingerprints(record))
+    said = {f"fingerprint of {k}": json.dumps(v, sort_keys=True) for k, v in record.items()}
+    agreement.check_inputs("record", lambda: said)
     check.check_precomputed(fed, objective)
     check.check_keep_best(config, evaluators)
     return _Parts(mesh, tokenizer, objective, evaluators, record)
-
-
-def _name_fingerprints(record: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what a checkpoint must agree with, and so must all processes, for messages."""
-    return {f"fingerprint of {k}": json.dumps(v, sort_keys=True) for k, v in record.items()}
 
 
 def _build_health(

@@ -33,10 +33,7 @@ class Fresh:
         self._trace, self.shapes = jax.make_jaxpr(function, return_shape=True)()
 
     def make(self, placements: Any, whole: Sharding) -> Any:
-        """Makes the arrays where `placements` says; none shares its memory with another.
-
-        `whole` is the sharding of the keys, on the same devices.
-        """
+        """Makes the arrays, by keys placed as `whole` says; none shares its memory with another."""
         calls = self.plan(placements, whole)
         programs = dict.fromkeys(call.program for call in calls)
         with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -128,10 +125,6 @@ class _Result(NamedTuple):
     operation: _Operation
     place: int
 
-    def is_folded(self) -> bool:
-        """Returns whether it is a key into which a number was folded."""
-        return self.operation.equation.primitive is random_fold_in_p
-
 
 def _read_trace(trace: Any) -> list[Any]:
     """Returns the value of each output of a trace without inputs."""
@@ -209,10 +202,10 @@ def _cut_out(value: Any) -> tuple[_Recipe, list[Any]]:
     waiting = [value]
     while waiting:
         match waiting.pop():
-            case _Result() as x if x is value or not x.is_folded():
-                if x.operation.number not in needed:
-                    needed[x.operation.number] = x.operation
-                    waiting += x.operation.inputs
+            case _Result(made) as x if made.number not in needed:
+                if x is value or made.equation.primitive is not random_fold_in_p:
+                    needed[made.number] = made
+                    waiting += made.inputs
     numbers = sorted(needed)
     places = {number: place for place, number in enumerate(numbers)}
     arguments: dict[Any, int] = {}
@@ -252,9 +245,7 @@ def _describe(argument: Any) -> tuple[tuple[int, ...], Any, bool]:
     return kind.shape, kind.dtype, True
 
 
-@functools.lru_cache(maxsize=2048)
-def _make_program(recipe: _Recipe, placement: Sharding, whole: Sharding) -> _Program:
-    return _Program(recipe, placement, whole)
+_make_program = functools.lru_cache(maxsize=2048)(_Program)
 
 
 def _follow(recipe: _Recipe, arguments: Sequence[Any]) -> Any:

@@ -169,10 +169,7 @@ def _look_up(field: str, entries: Sequence[str], params: Params, default: float)
 
 
 def find_patterns(patterns: Sequence[Sequence[str]], params: Params, faults: Sequence[str]) -> Any:
-    """Returns the place of the last pattern that fits each parameter, as a pytree; -1 if none does.
-
-    Raises a UserError with the pattern's entry in `faults` if one fits no parameter.
-    """
+    """Returns the place of the last pattern that fits each parameter, in a pytree; -1 for none."""
     paths = [list_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern, fault in zip(patterns, faults, strict=True):
         if not any(fits(path, pattern) for path in paths):

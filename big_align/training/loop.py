@@ -98,12 +98,13 @@ class Loop:
         the run goes on from its last checkpoint with other data.
         """
         start, total, results = int(state.step), self.schedule.total_steps, {}
-        clock = self.time.clock
+        clock, is_first = self.time.clock, jax.process_index() == 0
+        activities = processes.activities if is_first else None
         self.evaluations.drop_after(start)
         with (
             contextlib.closing(self.writer),
             contextlib.closing(self.progress),
-            contextlib.closing(self._make_watchdog()) as watchdog,
+            contextlib.closing(Watchdog(self.progress.say, activities)) as watchdog,
         ):
             if start and self.schedule.evaluates(start) and not self.evaluations.has(start):
                 results = self._evaluate(state, True)[0]  # it was interrupted
@@ -160,10 +161,6 @@ class Loop:
                         self._write(step, scalars)
                 self._write_checkpoint(state, None, last=True)
             raise
-
-    def _make_watchdog(self) -> Watchdog:
-        first = jax.process_index() == 0
-        return Watchdog(self.progress.say, processes.activities if first else None)
 
     def _log(self, state: TrainState, finished: Iterator[tuple[int, dict[str, float]]]) -> None:
         for step, scalars in finished:

@@ -171,6 +171,7 @@ class RowOptimizer:
         arrays = sum(x.ndim > 1 for x in jax.tree.leaves(table))
         # A block of them has as many numbers as one of logits.
         blocks = count_blocks(len(drawn.ids), arrays * grads.shape[1], shards, None, BLOCK)
+        update_rows = jax.vmap(self.transformation.update)
 
         def update(split: tuple, learning_rate: Float[Array, ""]) -> tuple:
             table, ids, grads = split
@@ -183,19 +184,14 @@ class RowOptimizer:
             def step(table: Table, block: tuple) -> tuple[Table, None]:
                 places, grads = block
                 rows = jax.tree.map(lambda x: x.at[places].get(mode="clip"), table)
-                rows = self._update_block(rows, grads, learning_rate)
+                updates, state = update_rows(grads, rows.state, rows.values)
+                rows = Table(rows.values + learning_rate * updates, state)
                 put = lambda x, new: x.at[places].set(new, mode="drop")  # noqa: E731
                 return jax.tree.map(put, table, rows), None
 
             return jax.lax.scan(step, table, (places, grads))[0], ()
 
         return shards.run(update, (table, drawn.ids, grads), learning_rate)[0]
-
-    def _update_block(
-        self, rows: Table, grads: Float[Array, "r d"], learning_rate: Float[Array, ""]
-    ) -> Table:
-        updates, state = jax.vmap(self.transformation.update)(grads, rows.state, rows.values)
-        return Table(rows.values + learning_rate * updates, state)
 
     def _is_elementwise(self) -> bool:
         """Returns whether updating two elements together gives the same as updating each alone."""

@@ -11,13 +11,12 @@ import jax.numpy as jnp
 import optax
 from flax import struct, traverse_util
 from jax.sharding import Mesh
-from jaxtyping import PRNGKeyArray
 
 from big_align.core.types import ModelState, Objective, Params
 from big_align.parallel.logical_axes import state_shardings
 from big_align.parallel.meshes import replicated
 from big_align.training.initialization import Fresh
-from big_align.training.row_tables import RowOptimizer, Table
+from big_align.training.row_tables import RowOptimizer
 
 
 @struct.dataclass
@@ -100,6 +99,9 @@ def describe_state(
     def create() -> TrainState:
         init_rng, train_rng, table_rng = jax.random.split(rng, 3)
         params, model_state = nn.meta.unbox(objective.init(init_rng, example))
+        tables = {}
+        if row_optimizer is not None:
+            tables = jax.tree.map(row_optimizer.init, dict(objective.init_tables(table_rng)))
         return TrainState(
             step=jnp.int32(0),
             params=params,
@@ -107,13 +109,8 @@ def describe_state(
             opt_state=optimizer.init(params),
             rng=train_rng,
             average=(params, model_state) if averaged else None,
-            tables=make_tables(table_rng),
+            tables=tables,
         )
-
-    def make_tables(rng: PRNGKeyArray) -> dict[str, Table]:
-        if row_optimizer is None:
-            return {}
-        return {name: row_optimizer.init(x) for name, x in objective.init_tables(rng).items()}
 
     boxed = jax.eval_shape(lambda: objective.init(rng, example))[0]
     fresh = Fresh(create)

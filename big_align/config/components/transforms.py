@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from big_align.core.errors import ConfigError
+from big_align.core.errors import ConfigError, naming_field
 from big_align.data.examples import BrokenExample
 from big_align.data.images.image_ops import Transform
 
@@ -15,10 +15,8 @@ _BLANK = np.zeros((2048, 2048, 3), np.uint8)
 
 def shape_of_image(transform: str, where: str) -> tuple[int, ...]:
     """Runs the operations on a large blank image, which also checks that they fit together."""
-    try:
+    with naming_field(where):
         return _find_shape(transform)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
 
 
 @functools.lru_cache

@@ -128,17 +128,6 @@ def attempt(topic: str, act: Callable[..., T], *arguments: Any) -> T:
     return found
 
 
-def find_difference(
-    process: int, facts: Mapping[str, str], others: Mapping[str, str]
-) -> str | None:
-    """Returns the first difference from process 0 in one line; None if there is none."""
-    for name in {**others, **facts}:
-        mine, other = facts.get(name, "nothing"), others.get(name, "nothing")
-        if mine != other:
-            return f"process {process} has {name} = {mine}, process 0 has {other}"
-    return None
-
-
 def _check(topic: str, describe: Callable[[], Mapping[str, str]], hint: str = "") -> None:
     state = processes.coordination()
     if state.num_processes == 1:
@@ -158,7 +147,11 @@ def _check(topic: str, describe: Callable[[], Mapping[str, str]], hint: str = ""
         parts = dict(state.client.key_value_dir_get(f"{key}facts/"))
         ordered = sorted(parts, key=lambda path: int(path.rpartition("/")[2]))
         others = {name: fact for path in ordered for name, fact in json.loads(parts[path]).items()}
-        raise UserError(f"{find_difference(state.process_id, facts, others)}{hint}")
+        name = next(each for each in {**others, **facts} if facts.get(each) != others.get(each))
+        mine, other = facts.get(name, "nothing"), others.get(name, "nothing")
+        raise UserError(
+            f"process {state.process_id} has {name} = {mine}, process 0 has {other}{hint}"
+        )
 
 
 def _flatten(name: str, node: Any) -> Iterator[tuple[str, str]]:

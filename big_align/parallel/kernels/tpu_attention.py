@@ -86,10 +86,7 @@ def attend_on_tpu(
     mesh: Mesh | None,
     interpret: bool = False,
 ) -> Float[Array, "b q heads c"]:
-    """Computes what `models.parts.attention.attend` does, of a type in `DTYPES`.
-
-    Without a mesh, one device has all of the batch. A sequence may not fit (`choose_share`).
-    """
+    """Computes what `models.parts.attention.attend` does, of a type in `DTYPES`."""
     flat = tuple(x.reshape(*x.shape[:2], -1) for x in (query, key, value))
     mean = attend_by_kernel(_run, flat, terms, query.shape[-1], mesh, interpret)
     return mean.reshape(query.shape)

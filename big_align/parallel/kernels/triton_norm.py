@@ -69,10 +69,7 @@ def pull_back(
     cotangent: Float[Array, "*b c"],
     passed: Float[Array, "*b c"] | None,
 ) -> tuple[Float[Array, "*b c"], Float[Array, "p c"], Float[Array, "p c"]]:
-    """Returns the gradient of the rows, and partial sums of those of scale and bias.
-
-    What is `passed` is added to the gradient of the rows.
-    """
+    """Returns gradients of rows, with what is `passed`, and partial sums of scale's and bias's."""
     channels = x.shape[-1]
     count = x.size // channels
     long = _LONG

@@ -20,10 +20,7 @@ TRAINING, EVALUATION = "train", "eval"
 
 
 class EvaluationLog:
-    """Appends a line per evaluation, a JSON object, from the first process only.
-
-    `about` is what else each line holds, such as what was evaluated.
-    """
+    """Appends evaluations, JSON objects with what they are about, from the first process only."""
 
     def __init__(self, workdir: str, mode: str, about: Mapping[str, Any]):
         self._path = pathlib.Path(workdir) / FILE
@@ -57,11 +54,7 @@ class EvaluationLog:
         seconds: float,
         checkpoint: str | os.PathLike | None,
     ) -> None:
-        """Appends an evaluation; NaN and infinity are written as strings.
-
-        The step is None for a state that no run has trained, the checkpoint for one that is not
-        kept.
-        """
+        """Appends an evaluation: with a step if a run trained it, a checkpoint if that is kept."""
         if jax.process_index() != 0:
             return
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

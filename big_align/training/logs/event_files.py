@@ -82,13 +82,9 @@ def mend_events(folder: pathlib.Path, step: int, lines: Iterable[Line]) -> None:
         kept = list(_keep_records(content, step, known))
         if sum(map(len, kept)) != len(content):
             write_whole(path, b"".join(kept), sync=True)
-    if paths:
-        _fill(paths[-1], lines, known)
-
-
-def _fill(path: pathlib.Path, lines: Iterable[Line], known: set[tuple[int, str]]) -> None:
-    """Appends the numbers that are in no event file."""
-    when = path.stat().st_mtime
+    if not paths:
+        return
+    when = paths[-1].stat().st_mtime
     missing = [
         encode_record(_make_scalar(name, value, step, when).SerializeToString())
         for step, numbers in lines
@@ -96,7 +92,7 @@ def _fill(path: pathlib.Path, lines: Iterable[Line], known: set[tuple[int, str]]
         if (step, name) not in known
     ]
     if missing:
-        write_whole(path, read_regular(path) + b"".join(missing), sync=True)
+        write_whole(paths[-1], read_regular(paths[-1]) + b"".join(missing), sync=True)
 
 
 def _keep_records(content: bytes, step: int, known: set[tuple[int, str]]) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ import json
 from etils import epath
 
 from big_align.core import file_checksums
-from big_align.core.regular_files import is_missing, read_regular
+from big_align.training.saving.step_folders import read_json
 
 ITEM, FILE = "checksums", "checksums.json"
 """The folder of a checkpoint that holds the checksums, and the file in it."""
@@ -32,14 +32,7 @@ def find_fault(checkpoint: epath.Path, step: int, share: tuple[int, int] = (0, 1
 
     Each process reads some of the files: `share` is its number, and how many there are.
     """
-    try:
-        content = json.loads(read_regular(checkpoint / ITEM / FILE))
-    except (ValueError, RecursionError):
-        content = None
-    except Exception as error:
-        if not is_missing(error):
-            raise
-        content = None
+    content = read_json(checkpoint / ITEM / FILE)
     if not file_checksums.is_sealed(content):
         return f"{ITEM}/{FILE} cannot be read"
     if content["step"] != step:

@@ -60,16 +60,21 @@ def has_steps(folder: epath.Path) -> bool:
     return folder.is_dir() and bool(list_steps(folder))
 
 
-def read_record(checkpoint: epath.Path) -> dict[str, Any] | None:
-    """Reads what a checkpoint was made with; None if it cannot be read."""
+def read_json(path: epath.Path) -> Any:
+    """Reads a file of JSON in a checkpoint; None if it is not there or not whole."""
     try:
-        found = json.loads(read_regular(checkpoint / "record" / "metadata"))
+        return json.loads(read_regular(path))
     except (ValueError, RecursionError):
         return None
     except Exception as error:
         if not is_missing(error):
             raise
         return None
+
+
+def read_record(checkpoint: epath.Path) -> dict[str, Any] | None:
+    """Reads what a checkpoint was made with; None if it cannot be read."""
+    found = read_json(checkpoint / "record" / "metadata")
     return found if isinstance(found, dict) else None
 
 
