@@ -9,8 +9,7 @@ from big_align.config.components.docstrings import read_summary
 from big_align.config.fields import describe_fields
 from big_align.config.places import find_node, find_table, find_target, list_nodes
 
-WIDTH, COLUMN = 100, 40
-"""Characters per line, and the column where descriptions start."""
+WIDTH, COLUMN = 100, 40  # characters per line, and the column where descriptions start
 VALUE_MAX = 60
 
 

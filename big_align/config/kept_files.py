@@ -16,8 +16,7 @@ from big_align.data import files
 from big_align.data.labels.classes import OWN_NAMES, ClassList, built_in_names, format_classes
 from big_align.data.package_files import locate
 
-FOLDER = "files"
-"""Folder of a workdir that holds the copies, each named after its field of the config."""
+FOLDER = "files"  # of a workdir: the copies, each named after its field of the config
 VOCABULARIES = ("vocabulary", "merges")
 """Arguments of the tokenizers here that always name files; in others they may mean anything."""
 

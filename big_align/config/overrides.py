@@ -38,8 +38,7 @@ even under the same name.
 ADDED = r"evaluators\.\w+|data\.mixture\.\w+(\.source)?"
 """The places of nodes that a command line may add."""
 CONFIG_MODULE = "big_align_config_file"
-OF_PARTS = ("classes", "weight")
-"""What a part of a mixture has besides the settings of a loader."""
+OF_PARTS = ("classes", "weight")  # what a part of a mixture has besides the settings of a loader
 
 
 def split_changes(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:

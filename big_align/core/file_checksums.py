@@ -14,8 +14,7 @@ from typing import Any
 
 from big_align.core.regular_files import is_missing, open_given
 
-SEAL = "crc32"
-"""The field of a JSON object with the checksum of its other fields."""
+SEAL = "crc32"  # the field of a JSON object with the checksum of its other fields
 BLOCK = 4 * 2**20  # bytes read at once
 THREADS = 8  # files at once; computing a checksum releases the interpreter lock
 

@@ -28,10 +28,7 @@ def open_regular(path: str | os.PathLike) -> int:
 
 
 def open_given(path: Any) -> BinaryIO:
-    """Opens a file for reading bytes: a local one like `open_regular`, or an `epath` of a bucket.
-
-    A bucket's errors are TensorFlow's.
-    """
+    """Opens a file for reading bytes: a local one like `open_regular`, or that of a bucket."""
     if "://" in os.fspath(path):
         return path.open("rb")
     return os.fdopen(open_regular(path), "rb")

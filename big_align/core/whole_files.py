@@ -15,10 +15,8 @@ from typing import BinaryIO
 
 from big_align.core.errors import UserError
 
-PARTIAL = ".partial"
-"""The ending of files and folders that are not complete."""
-LEFT_AFTER = 3600
-"""Seconds after which nobody writes to a file any more."""
+PARTIAL = ".partial"  # the ending of files and folders that are not complete
+LEFT_AFTER = 3600  # seconds after which nobody writes to a file any more
 
 
 def name_partial(path: str | os.PathLike) -> pathlib.Path:
@@ -32,11 +30,8 @@ def name_partial(path: str | os.PathLike) -> pathlib.Path:
 
 
 def check_local(path: str | os.PathLike, flag: str = "--output") -> None:
-    """Refuses an address such as gs://..., of which a folder would be made here.
-
-    It may be a `pathlib.Path`, which has lost a slash. The flag is the one that named it.
-    """
-    if re.match(r"[a-zA-Z][\w+.-]+:/", os.fspath(path)):
+    """Refuses an address such as gs://..., of which a folder would be made here."""
+    if re.match(r"[a-zA-Z][\w+.-]+:/", os.fspath(path)):  # a `pathlib.Path` has lost a slash
         raise UserError(
             f"{flag}={os.fspath(path)} is an address, and files are written here: name a local "
             "path, and copy it there afterwards"

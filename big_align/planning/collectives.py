@@ -11,8 +11,7 @@ from big_align.planning.hlo import HloProgram
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 COMPUTE = ("fusion", "dot", "convolution", "custom-call")
 """Operations that a collective can overlap with."""
-CHAIN = re.compile(r'chain_id="(\d+)"')
-"""What the steps of one collective have in common."""
+CHAIN = re.compile(r'chain_id="(\d+)"')  # what the steps of one collective have in common
 
 
 @dataclasses.dataclass(frozen=True)

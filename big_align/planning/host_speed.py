@@ -9,10 +9,8 @@ from PIL import Image
 
 from big_align.data.images.image_ops import Transform
 
-PHOTO_SIZE = (500, 375)
-"""Width and height of typical photographs in data sets from the web."""
-SECONDS = 1.0
-"""How long is measured."""
+PHOTO_SIZE = (500, 375)  # width and height of typical photographs in data sets from the web
+SECONDS = 1.0  # how long is measured
 
 
 def measure_images_per_core(transform: str) -> float:

@@ -41,8 +41,7 @@ from big_align.training.logs.evaluations import read_evaluations
 from big_align.training.row_tables import RowOptimizer
 from big_align.training.saving.checkpoint import Checkpointer
 
-FIRST = "first"
-"""Folder of a workdir that holds the first run."""
+FIRST = "first"  # folder of a workdir that holds the first run
 
 
 def build_mesh(config: Node) -> Mesh:

@@ -30,8 +30,7 @@ from big_align.training.state import describe_state
 
 TEXT_ARGUMENTS = ("caption", "caption_lines", "language")
 """Arguments of a source that name its texts."""
-FOLDER = "features"
-"""Folder of a workdir that holds the features, unless the config names another."""
+FOLDER = "features"  # folder of a workdir that holds the features, unless the config names another
 
 
 def read_settings(config: Node) -> CachedFeatures:

@@ -29,8 +29,7 @@ from big_align.pages.run_report.starts import compare_configs, find_folder
 from big_align.parallel.devices.chips import GPU_FRACTION
 from big_align.parallel.distributed import processes
 
-WRONG_USAGE = 2
-"""The exit status that tells launchers that starting again is of no use."""
+WRONG_USAGE = 2  # the exit status that tells launchers that starting again is of no use
 GPU_MEMORY = {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
 """Variables for the share of a GPU's memory that JAX takes, of which one may be set."""
 HELP = {"--help", "-help", "-h", "-?"}
@@ -53,8 +52,7 @@ class Given(NamedTuple):
     changes: dict[str, str]  # as `split_changes` returns them
 
 
-_given: list[Given] = []
-"""What `run` has parsed."""
+_given: list[Given] = []  # what `run` has parsed
 
 
 def given_config() -> ConfigDict:

@@ -30,8 +30,7 @@ from big_align.data.precomputed.shard_files import read_index
 from big_align.data.tags.tag_extraction import TagExtractor, Tagger, tag_shapes
 from big_align.data.tags.tag_list import TagList, read_tag_list
 
-HELD_OUT = "held_out"
-"""Name of a source: the examples that a part of the training data holds out."""
+HELD_OUT = "held_out"  # name of a source: the examples that a part of the training data holds out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,10 +112,7 @@ def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def open_source(part: Part) -> Source:
-    """Opens the examples that a part is trained on, without those that are held out.
-
-    Their labels are positions in the part's class list, by name.
-    """
+    """Opens what a part is trained on; labels are positions in its class list, by name."""
     source = make_source(part.source, f"{part.where}.source")
     if part.classes is not None:
         where = f"{part.where}.source"

@@ -19,8 +19,7 @@ from big_align.data.precomputed.shard_files import CAPTIONS
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.embedder import Embedder
 
-BATCHES = 16
-"""Batches of captions that are embedded at a time, those of similar length together."""
+BATCHES = 16  # batches of captions that are embedded at a time, those of similar length together
 
 
 def embed_captions(

@@ -41,8 +41,7 @@ from big_align.weights.transfer.tables import belongs, count_leading, fit_table,
 Flat = dict[str, np.ndarray]
 INIT = ("all", "image", "text")
 """Parts of a model that may start from earlier weights; so may the objective's tables, by name."""
-TEMPERATURE = "temperature"
-"""What an objective divides cosines by, as named in `config.init`."""
+TEMPERATURE = "temperature"  # what an objective divides cosines by, as named in `config.init`
 CLASSIFIER = "classifier"
 """An objective's layer from features to classes, as named in its parameters and `config.init`."""
 

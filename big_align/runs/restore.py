@@ -38,8 +38,7 @@ from big_align.training.saving.retention import Which
 from big_align.training.saving.step_folders import find_folder, list_steps, read_record
 from big_align.training.state import describe_state
 
-SIZES = "sizes"
-"""What the sizes of the training data are called in the record of a checkpoint."""
+SIZES = "sizes"  # what the sizes of the training data are called in the record of a checkpoint
 
 
 def check_not_begun(workdir: str, folder: epath.Path) -> None:
@@ -117,11 +116,7 @@ def load_weights(
 def load_table(
     config: Any, workdir: str, name: str, step: Which = None
 ) -> Float[np.ndarray, "k d"]:
-    """Loads the values of a table of rows, such as "centers", without its padding.
-
-    The other arguments and the errors are those of `load_weights`, and a UserError if the objective
-    has no such table.
-    """
+    """Loads the values of a table of rows, such as "centers", without its padding."""
     tokenizer = build.build_tokenizer(config)
     objective, _, restored, _ = _load(config, workdir, tokenizer, ("tables",), {}, step)
     if name not in restored["tables"]:
@@ -205,10 +200,7 @@ def describe_changes(former: Node, config: Node) -> list[str]:
 
 
 def tell_consequences(former: Node, config: Node, step: int) -> Iterator[str]:
-    """Yields what changed fields do to a run that has begun, where the fields do not say it.
-
-    The learning rate of the next step may be another one; and some fields are of a start alone.
-    """
+    """Yields what changed fields do to a run that has begun, where the fields do not say it."""
     changes = compare_configs(_plain(former), _plain(config))
     causes = {k: v[0] for k, v in changes.items() if k.split(".")[0] in ("total_steps", "schedule")}
     before, after = map(build.build_schedule, (former, config))

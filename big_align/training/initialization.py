@@ -22,8 +22,7 @@ from jax.extend.core import Literal
 from jax.extend.core.primitives import random_fold_in_p, remat_p
 from jax.sharding import Sharding
 
-FEW = 2**18
-"""Of fewer numbers, LLVM spends more time on optimizing the draws for a CPU than they take."""
+FEW = 2**18  # of fewer numbers, LLVM optimizes the draws for a CPU longer than they take
 
 
 class Fresh:

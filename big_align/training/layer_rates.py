@@ -20,8 +20,7 @@ BLOCK = re.compile(r"block_(\d+)")
 BETWEEN = re.compile(r"merge_\d+")
 """A module between two stages that doubles the width; it belongs to the block after it."""
 
-BEHIND = ("final_norm", "head_conv", "head_norm")
-"""Modules that follow the last block of a tower."""
+BEHIND = ("final_norm", "head_conv", "head_norm")  # modules that follow the last block of a tower
 
 
 @dataclasses.dataclass(frozen=True)

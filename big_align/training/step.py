@@ -206,10 +206,7 @@ def trace_step(
     batch: Batch,
     mesh: Mesh,
 ) -> jax.stages.Traced:
-    """Traces a train step for the placement of a state and a batch; the input state is donated.
-
-    Both may be arrays, or shapes with their placement.
-    """
+    """Traces a train step for the placement of a state, which is donated; shapes will do."""
     shardings = jax.tree.map(lambda x: x.sharding, state)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:

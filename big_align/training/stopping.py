@@ -12,8 +12,7 @@ import jax
 
 from big_align.core.errors import Stopped
 
-SAME_REQUEST_SECONDS = 1.0
-"""Signals this close together are one request: launchers and `timeout` send each one twice."""
+SAME_REQUEST_SECONDS = 1.0  # launchers and `timeout` send each signal twice, this close together
 
 
 class StopSignals:

@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-TIMES = 10
-"""A step is slow when it takes this many times the median of the recent ones."""
+TIMES = 10  # a step is slow when it takes this many times the median of the recent ones
 
-RECENT, FEWEST = 100, 5
-"""How many steps the median is taken over, at most and at least."""
+RECENT, FEWEST = 100, 5  # how many steps the median is taken over, at most and at least
 
 MOST_LINES = 16
 

@@ -242,10 +242,7 @@ def fill_defaults(target: Any, node: ConfigDict) -> None:
 
 
 def make(target: Any, node: Node, where: str, **given: Any) -> Any:
-    """Calls a function or class with the checked values of a node and what the program supplies.
-
-    What it refuses is a ConfigError, which names the field.
-    """
+    """Calls a function or class with the checked values of a node and what the program supplies."""
     settable, signature = list_settable(target), _signature(target)
     grouped: dict[str, dict[str, Any]] = {x.group: {} for x in settable.values()} | {"": {}}
     for name, value in check_arguments(target, node, where, given).items():

@@ -18,8 +18,7 @@ Sources:
 
 import dataclasses
 
-GPU_FRACTION = 0.92
-"""The share of a GPU's memory that a run takes; the rest is for libraries and communication."""
+GPU_FRACTION = 0.92  # of a GPU's memory; the rest is for libraries and communication
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,8 +85,7 @@ def check_options(options: Node) -> None:
             )
 
 
-ROOM = 0.05
-"""The share of a device's memory that is left to batches on their way, evaluation and libraries."""
+ROOM = 0.05  # share of a device's memory left to batches on their way, evaluation, libraries
 
 
 def count_memory(compiled: jax.stages.Compiled) -> int:

@@ -53,10 +53,7 @@ def is_left_out() -> bool:
 
 @contextlib.contextmanager
 def auto_is(level: str) -> Iterator[list[str]]:
-    """Traces the code inside with a level in place of "auto".
-
-    The list is empty as long as nothing has asked for the level.
-    """
+    """Traces the code inside with a level for "auto"; the list says who has asked for it."""
     asked: list[str] = []
     with _setting(_AUTO, (level, asked)), _APART(level):
         yield asked
@@ -77,10 +74,7 @@ def find_level(remat: str) -> str:
 
 
 def remat_block(block_class: type[nn.Module], train: int, level: str) -> type[nn.Module]:
-    """Returns a class of blocks, called with arrays and `train`, that store what a level says.
-
-    `train` is the index of that argument, with the module itself as 0.
-    """
+    """Returns a class of blocks that store what a level says; `train` is an argument's index."""
     if level in ("none", "attention"):
         return block_class
     return nn.remat(block_class, static_argnums=(train,), policy=_POLICIES[level])

@@ -21,14 +21,11 @@ from big_align.core.errors import Stopped
 from big_align.parallel.distributed import activity
 
 BEAT_SECONDS = 5
-SILENT_BEATS = 6
-"""Number of beats that may be missed: a process busy with computation is late by one or two."""
+SILENT_BEATS = 6  # that may be missed: a process busy with computation is late by one or two
 
-LAST_WORD_SECONDS = 2
-"""Process 0 exits this much later than the others, which learn from it what has happened."""
+LAST_WORD_SECONDS = 2  # how much later process 0 exits; the others learn from it what happened
 
-FINISH_SECONDS = 300
-"""How long a process that has finished waits for the others."""
+FINISH_SECONDS = 300  # how long a process that has finished waits for the others
 
 RETRY_SECONDS, RETRIES = 1.0, 5
 """How often, in a row, the store fails to answer before process 0 counts as gone: a network may

@@ -14,8 +14,7 @@ from big_align.core.errors import UserError
 from big_align.parallel.distributed import activity, stop_requests
 from big_align.parallel.distributed.variables import read_number
 
-JOIN_SECONDS = 300
-"""How long processes wait for each other at the start: hosts and images arrive one by one."""
+JOIN_SECONDS = 300  # for all to start: hosts and images arrive one by one
 
 LOST = re.compile("Gloo|NCCL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED")
 """Found in errors that a process gets when it has lost another one."""
@@ -23,8 +22,7 @@ LOST = re.compile("Gloo|NCCL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED")
 OMPI_SIZE = "OMPI_COMM_WORLD_SIZE"
 """The variable for the number of processes that every version of Open MPI sets."""
 
-_watch: Any = None
-"""The `failures.Watch` of a process that has joined others."""
+_watch: Any = None  # the `failures.Watch` of a process that has joined others
 
 
 def join_processes(takes_requests: bool = False) -> None:
@@ -76,10 +74,7 @@ def join_processes(takes_requests: bool = False) -> None:
 def check_alone(
     advice: str = "add --distributed, or --nodistributed for {number} runs of their own",
 ) -> None:
-    """Refuses to go on where a process that joins no others was started as one of several.
-
-    All of them would write into one workdir.
-    """
+    """Refuses to go on if a process that joins no others was started as one of several."""
     # A batch script of Slurm has SLURM_NTASKS too; the variable of a step is set for its tasks.
     for name in ("JAX_NUM_PROCESSES", OMPI_SIZE, "SLURM_STEP_NUM_TASKS"):
         number = os.environ.get(name, "")
@@ -106,10 +101,7 @@ def activities() -> dict[int, dict[str, Any]]:
 
 
 def fail(error: BaseException) -> None:
-    """Exits together with the other processes, which all get the reason; returns if there are none.
-
-    Uncaught exceptions arrive here automatically.
-    """
+    """Exits with all other processes, which get the reason; returns if there are none."""
     if _watch is None:
         return
     import jax

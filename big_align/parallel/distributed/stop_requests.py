@@ -16,8 +16,7 @@ from collections.abc import Callable
 from big_align.core import huge_pages
 
 NUMBERS = {signal.SIGINT, signal.SIGTERM}
-FLUSH_SECONDS = 1
-"""Nobody may read what was printed, as with `| less`."""
+FLUSH_SECONDS = 1  # nobody may read what was printed, as with `| less`
 
 _answer: Callable[[], None] | None = None
 

@@ -17,10 +17,8 @@ from big_align.planning.kernels.origins import PHASES, UNKNOWN, Origins
 from big_align.planning.traffic import walk_kernels
 
 _MADE_BY = re.compile(r'"kind":"__(\w+)"')
-DEPTH = 3
-"""Modules in the name of a group, such as image/block_*/mlp."""
-GROUPS = 12
-"""Groups that are shown on lines of their own."""
+DEPTH = 3  # modules in the name of a group, such as image/block_*/mlp
+GROUPS = 12  # groups that are shown on lines of their own
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,8 +24,7 @@ _CONTROL = re.compile(
 _PACKAGE = re.compile(r"/big_align/([\w/]+)\.py")
 _BEFORE = ("models/", "losses/", "kernels/", "objectives/")
 """Files whose functions belong to the forward pass also where nothing is differentiated."""
-_FAR = 4
-"""Operands that are followed for the origin of a copy, which has none of its own."""
+_FAR = 4  # operands that are followed for the origin of a copy, which has none of its own
 
 
 class Origins:

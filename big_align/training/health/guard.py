@@ -34,11 +34,7 @@ class Alarm(NamedTuple):
 
 
 class Guard:
-    """Raises an alarm at the first step at which a number departs from what is expected.
-
-    `respond` is called with it, and may raise. The numbers in `watched` are watched, too; they are
-    positive.
-    """
+    """Calls `respond` with an alarm at the first step at which a number is not as expected."""
 
     def __init__(self, respond: Callable[[Alarm], None], watched: Mapping[str, Side] | None = None):
         self._respond = respond

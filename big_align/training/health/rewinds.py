@@ -26,15 +26,11 @@ from big_align.training.health.guard import Alarm, Guard
 from big_align.training.health.spread import Side
 from big_align.training.logs.line_files import append_line, read_lines
 
-HEALTH = "health"
-"""What decisions and spreads are called in the record of a checkpoint."""
+HEALTH = "health"  # what decisions and spreads are called in the record of a checkpoint
 REWINDS, SPREADS, SUSPECTS = "rewinds.jsonl", "spreads.jsonl", "suspects.jsonl"
-REPORT, REWIND = RESPONSES = ("report", "rewind")
-"""How a run responds to an alarm."""
-MOST = 10
-"""Largest number of rewinds of a run; if it diverges more often, the data is not the cause."""
-KEPT = 8
-"""Number of saved steps whose spreads are kept."""
+REPORT, REWIND = RESPONSES = ("report", "rewind")  # how a run responds to an alarm
+MOST = 10  # rewinds of a run; if it diverges more often, the data is not the cause
+KEPT = 8  # number of saved steps whose spreads are kept
 ADVICE = "lower config.schedule.learning_rate or set config.optimizer.clip_norm"
 
 

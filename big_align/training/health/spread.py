@@ -13,16 +13,11 @@ from typing import Any, Literal, NamedTuple
 
 Side = Literal["above", "below"]
 """The side of its spread on which a number is a sign of divergence."""
-WINDOW, LEAST = 64, 32
-"""Number of values in the window, at most and at least; with fewer, no value is far outside."""
-SIGMAS = 10.0
-"""Number of standard deviations beyond which a value is far outside."""
-FACTOR = 2.0
-"""Least factor by which an outlier is off: if a number hardly moves, any deviation is large."""
-TINY = 1e-6
-"""Smaller values count as this one, since a logarithm is taken."""
-OF_NORMAL = 1.4826
-"""The standard deviation of a normal distribution, in median absolute deviations."""
+WINDOW, LEAST = 64, 32  # values in the window; with fewer, no value is far outside
+SIGMAS = 10.0  # number of standard deviations beyond which a value is far outside
+FACTOR = 2.0  # at least, of an outlier: if a number hardly moves, any deviation is large
+TINY = 1e-6  # smaller values count as this one, since a logarithm is taken
+OF_NORMAL = 1.4826  # the standard deviation of a normal distribution, in median absolute deviations
 
 
 class Range(NamedTuple):

@@ -5,8 +5,7 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-LOWER, HIGHER, NEITHER = "lower", "higher", "neither"
-"""What is better."""
+LOWER, HIGHER, NEITHER = "lower", "higher", "neither"  # what is better
 FIELD = "lower_is_better"
 """The attribute of an evaluator, and the field of `evaluations.jsonl`, that say it."""
 

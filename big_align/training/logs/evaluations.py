@@ -27,10 +27,7 @@ class EvaluationLog:
         self._about = {"mode": mode, **about, "version": find_version()}
 
     def drop_after(self, step: int) -> None:
-        """Drops what training measured after a step, since it will be measured again.
-
-        Evaluations of checkpoints stay, since a run does not repeat them.
-        """
+        """Drops what training measured after a step and will again; those of checkpoints stay."""
         if jax.process_index() != 0:
             return
         keep_lines(

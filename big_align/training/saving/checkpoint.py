@@ -33,10 +33,8 @@ from big_align.training.saving import (
 from big_align.training.saving.reading import read_state
 from big_align.training.saving.retention import Evaluated, Numbers, Retention, Which
 
-ATTEMPTS = 3
-"""How many saves in a row may fail: a full disk may be freed, and a file system come back."""
-PAUSE_SECONDS = 20.0
-"""Pause between two attempts to save the final state of a run."""
+ATTEMPTS = 3  # saves in a row that may fail: a full disk may be freed, a file system come back
+PAUSE_SECONDS = 20.0  # pause between two attempts to save the final state of a run
 _CALLS = itertools.count(1)
 """Numbers of this process's questions whether to stop, in all of its runs."""
 
@@ -257,10 +255,7 @@ class Checkpointer:
         return None
 
     def _find_fault(self, step: int) -> str | None:
-        """Compares a checkpoint with its checksums; each process reads some of the files.
-
-        All return what is wrong with it, as the first process that found something says.
-        """
+        """Returns the first fault that a process finds, in all; each compares some of the files."""
         share = jax.process_index(), jax.process_count()
         fault = checksums.find_fault(self.folder / str(step), step, share)
         return next(filter(None, agreement.gather(f"checkpoint/{step}", fault)), None)

@@ -12,10 +12,8 @@ ITEM, FILE = "checksums", "checksums.json"
 
 
 def write_checksums(checkpoint: epath.Path, target: epath.Path, step: int) -> None:
-    """Writes the checksums of all files in a checkpoint's folders, once these are written.
-
-    Files directly in it are Orbax's metadata, and change later.
-    """
+    """Writes the checksums of all files in a checkpoint's folders, once these are written."""
+    # Files directly in it are Orbax's metadata, and change later.
     folders = [path for path in checkpoint.iterdir() if path.is_dir()]
     names = [
         f"{folder.name}/{name}"

@@ -15,8 +15,7 @@ from big_align.core.errors import CheckpointMismatch
 from big_align.core.types import SavedPart
 from big_align.training.saving import checksums
 
-SMALLEST_SLICE = 2**14
-"""Bytes below which an array is written by one device instead of a slice by each that has it."""
+SMALLEST_SLICE = 2**14  # bytes; a smaller array is written by one of the devices that have it
 
 
 def make_state_handler(complete: Callable[[], None]) -> ocp.PyTreeCheckpointHandler:

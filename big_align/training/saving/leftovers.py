@@ -15,10 +15,8 @@ from orbax import checkpoint as ocp
 from big_align.parallel.distributed import agreement
 from big_align.training.saving import checksums, step_folders
 
-UNFINISHED = ".orbax-checkpoint-tmp"
-"""In the name of a checkpoint that is being written to a disk."""
-COMMITTED = "commit_success.txt"
-"""The file that a finished checkpoint in a bucket has."""
+UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a checkpoint that is being written to a disk
+COMMITTED = "commit_success.txt"  # the file that a finished checkpoint in a bucket has
 
 
 def clear(folder: epath.Path) -> None:

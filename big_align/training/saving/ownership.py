@@ -29,16 +29,11 @@ from big_align.core.regular_files import check_regular, read_regular
 from big_align.parallel.distributed import agreement, processes
 from big_align.training.saving import step_folders
 
-FILE = "owner.json"
-"""Name of the owner's file in a workdir or a folder of checkpoints."""
-BEAT_SECONDS = 10.0
-"""How often the owner touches its file."""
-SILENT_SECONDS = 60.0
-"""How long a file of another machine stays untouched before its owner is taken for dead."""
-SEEN_SECONDS = 30.0
-"""How long it may take until a file of one host is seen on another."""
-SETTLE_SECONDS = 0.5
-"""Time after which, if two processes write the file, both see which one wrote last."""
+FILE = "owner.json"  # name of the owner's file in a workdir or a folder of checkpoints
+BEAT_SECONDS = 10.0  # how often the owner touches its file
+SILENT_SECONDS = 60.0  # after which the owner of an untouched file elsewhere counts as dead
+SEEN_SECONDS = 30.0  # how long it may take until a file of one host is seen on another
+SETTLE_SECONDS = 0.5  # after which two that write the file both see who wrote last
 
 
 @contextlib.contextmanager

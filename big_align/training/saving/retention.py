@@ -11,8 +11,7 @@ from big_align.training.logs.directions import LOWER, UNSAID, Said, find_directi
 
 Numbers = Mapping[str, float]
 """Evaluation results, by `evaluator/name`."""
-BEST = "best"
-"""Stands for the step of the best checkpoint."""
+BEST = "best"  # stands for the step of the best checkpoint
 Which = int | Literal["best"] | None
 """Which checkpoint: the one of a step, the best, or the newest."""
 

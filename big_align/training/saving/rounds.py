@@ -22,13 +22,11 @@ from big_align.training.saving import leftovers, step_folders
 
 STAGES = PROBED, BEGUN, WRITTEN = "probed", "begun", "written"
 """What each process tells, in this order."""
-RETRY_SECONDS = 1.0
-"""Pause after a message that did not get through."""
+RETRY_SECONDS = 1.0  # pause after a message that did not get through
 WAIT_MILLISECONDS = 60_000
 MOST_NAMED = 8
 MOST_SECONDS = 10**6
-_NUMBERS = itertools.count()
-"""Numbers of this process's saves, the same in all processes."""
+_NUMBERS = itertools.count()  # numbers of this process's saves, the same in all processes
 
 Fault = tuple[int, str]
 """A process and why it could not write."""
@@ -70,10 +68,7 @@ class Round:
             _insist(self._store.key_value_delete, f"big_align/saves/{self._number - 2}/")
 
     def probe(self) -> Fault | None:
-        """Lets every process write a small file, since Orbax's first barriers cannot be left.
-
-        All return the first process that cannot, and why.
-        """
+        """Lets every process write a small file; all return the first that cannot, and why."""
         if self._count == 1:
             return None
         reason = step_folders.try_writing(self._folder, self._process)

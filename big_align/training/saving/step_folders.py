@@ -13,14 +13,10 @@ from big_align.core import whole_files
 from big_align.core.errors import UserError, tell_in_a_line
 from big_align.core.regular_files import check_regular, is_missing, read_regular
 
-FOLDER = "checkpoints"
-"""The folder of a workdir that holds its checkpoints, each in a folder named by its step."""
-DAMAGED = "damaged_"
-"""Prefix of the name of a checkpoint that was set aside."""
-STRAY = "stray_"
-"""Prefix for a folder that is named like a checkpoint but does not hold one."""
-PROBE = "probe_of_process_"
-"""In the name of a file that shows whether a process can write."""
+FOLDER = "checkpoints"  # of a workdir: its checkpoints, each in a folder named by its step
+DAMAGED = "damaged_"  # prefix of the name of a checkpoint that was set aside
+STRAY = "stray_"  # prefix for a folder that is named like a checkpoint but does not hold one
+PROBE = "probe_of_process_"  # in the name of a file that shows whether a process can write
 PROBE_BYTES = 4096  # a full disk may still take a name
 
 
@@ -81,10 +77,7 @@ def read_record(checkpoint: epath.Path) -> dict[str, Any] | None:
 def read_numbers(
     folder: epath.Path, steps: Sequence[int], logged: Mapping[str, Any]
 ) -> dict[int, Any]:
-    """Returns the evaluation of each checkpoint, None for one that was not evaluated.
-
-    `logged` has those of states that were saved before they were measured.
-    """
+    """Returns the evaluation of each checkpoint; it may have been `logged` after the save."""
     records = {step: read_record(folder / str(step)) or {} for step in steps}
     return {step: x.get("numbers") or logged.get(str(step)) for step, x in records.items()}
 
