@@ -82,7 +82,7 @@ def load_changed(path: str, changes: Mapping[str, str]) -> ConfigDict:
     with config.unlocked():
         nodes = [place for place in changes if find_node(config, place) is not None]
         nodes += [place for place in changes if re.fullmatch(ADDED, place) and place not in nodes]
-        for place in sorted(nodes, key=_depth):
+        for place in sorted(nodes, key=lambda place: place.count(".")):
             _set_node(config, place, changes[place])
         fields = {place: text for place, text in changes.items() if place not in nodes}
         choose_components(config, fields)
@@ -91,10 +91,6 @@ def load_changed(path: str, changes: Mapping[str, str]) -> ConfigDict:
         complete_config(config)
     config.lock()
     return config
-
-
-def _depth(place: str) -> int:
-    return place.count(".")
 
 
 def _run_file(found: str) -> ConfigDict:
@@ -164,7 +160,7 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
             if field not in part and field in (*list_settable(LoaderSettings), *OF_PARTS):
                 part[field] = None  # it takes that of config.data otherwise
     places = dict.fromkeys(path.rpartition(".")[0] for path in given)
-    for place in sorted(places, key=_depth):
+    for place in sorted(places, key=lambda place: place.count(".")):
         table = find_table(place)
         if table is None:
             continue
@@ -182,8 +178,9 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
                 f"config.{place} is empty: its fields need its name, one of "
                 f"{', '.join(sorted(table))}{advise(f'config.{place}', name=min(table))}"
             )
-        _choose(node, name, lookup(name, table, f"config.{place}"))
-        _prepare_fields(node, fields, table, f"config.{place}")
+        target = lookup(name, table, f"config.{place}")
+        _choose(node, name, target)
+        _prepare_fields(node, fields, target, f"config.{place}")
 
 
 def _check_mixture(config: ConfigDict, place: str, fields: Mapping[str, str]) -> None:
@@ -219,11 +216,8 @@ def _choose(node: ConfigDict, name: str, target: Any) -> None:
     fill_defaults(target, node)
 
 
-def _prepare_fields(
-    node: ConfigDict, fields: Mapping[str, str], table: Mapping[str, str], where: str
-) -> None:
+def _prepare_fields(node: ConfigDict, fields: Mapping[str, str], target: Any, where: str) -> None:
     """Adds the fields that a command line sets, and that have no defaults, to a node."""
-    target = lookup(node["name"], table, where)
     known, sources = list_settable(target), source_fields(target)
     for path, text in fields.items():
         field = path.partition(".")[0]

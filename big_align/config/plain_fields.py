@@ -11,12 +11,8 @@ from big_align.training.health.rewinds import RESPONSES
 CHOICES = {"gradient_dtype": ("float32", "bfloat16"), "on_divergence": RESPONSES}
 """Fields that take one of a few values."""
 COUNTS = (
-    "batch_size",
-    "total_steps",
-    "microbatches",
-    "log_every",
-    "evaluate_every",
-    "evaluate_batch_size",
+    *("batch_size", "total_steps", "microbatches", "log_every"),
+    *("evaluate_every", "evaluate_batch_size"),
 )
 """Fields that are at least 1."""
 
@@ -35,11 +31,16 @@ def check_fields(config: Node, training: bool) -> None:
     for field in sorted(FIELDS - {"first"} - set(config)):
         raise ConfigError(f"config.{field} is missing; configs/common.py has all of them")
     check_values(config)
-    batches = {"batch_size": config["microbatches"]} if training else {}
-    for name, parts in (batches | {"evaluate_batch_size": 1}).items():
-        if config[name] % (jax.device_count() * parts):
-            wrong = explain_division(config[name], jax.device_count(), parts)
-            raise ConfigError(f"config.{name} = {config[name]} {wrong}")
+    if training:
+        check_batch(config, "batch_size", jax.device_count(), config["microbatches"])
+    check_batch(config, "evaluate_batch_size", jax.device_count())
+
+
+def check_batch(config: Node, field: str, devices: int, parts: int = 1) -> None:
+    """Checks that a batch divides over devices and, on each, into micro-batches."""
+    if config[field] % (devices * parts):
+        wrong = explain_division(config[field], devices, parts)
+        raise ConfigError(f"config.{field} = {config[field]} {wrong}")
 
 
 def check_values(config: Node) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 def fingerprint(content: Any, digits: int = 64) -> str:
     """Returns the first hexadecimal digits of the SHA-256 of bytes, a text, or what JSON holds."""
-    if not isinstance(content, bytes):
+    if not isinstance(content, bytes | memoryview):
         text = content if isinstance(content, str) else json.dumps(content)
         content = text.encode("utf-8", "surrogatepass")
     return hashlib.sha256(content).hexdigest()[:digits]

@@ -2,7 +2,8 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from big_align.planning import replica_groups
 from big_align.planning.executed import Run, walk
@@ -37,8 +38,7 @@ def list_collectives(program: HloProgram, places: Sequence[int]) -> list[Collect
         kind = _kind(run)
         if kind is None:
             continue
-        # TPUs split an asynchronous collective into steps, each inside a fusion that runs beside
-        # it.
+        # TPUs split an asynchronous collective into steps, each in a fusion that runs beside it.
         if chain := CHAIN.search(run.instruction.attributes):
             if (kind, chain[1]) in chains:
                 continue
@@ -46,7 +46,7 @@ def list_collectives(program: HloProgram, places: Sequence[int]) -> list[Collect
         groups = _groups(run, kind, len(places))
         devices = max(map(len, groups))
         crossed = max(len({places[device] for device in group}) for group in groups)
-        for dtype, size in _sizes(run):
+        for dtype, size in _sizes(run).items():
             whole = size * devices if kind == "all-gather" else size
             inside, between = _sent(kind, whole, devices, crossed)
             key = kind, dtype, devices, crossed
@@ -90,13 +90,13 @@ def _kind(run: Run) -> str | None:
     return kind
 
 
-def _sizes(run: Run) -> Iterator[tuple[str, int]]:
-    """Yields the types of the inputs, with the bytes of each."""
-    sizes: dict[str, int] = {}
+def _sizes(run: Run) -> Counter[str]:
+    """Returns the bytes of the inputs by their types."""
+    sizes: Counter[str] = Counter()
     for arrays in run.computation.operand_arrays(run.instruction):
         for array in arrays:
-            sizes[array.dtype] = sizes.get(array.dtype, 0) + array.bytes
-    yield from sizes.items()
+            sizes[array.dtype] += array.bytes
+    return sizes
 
 
 def _groups(run: Run, kind: str, num_devices: int) -> list[list[int]]:

@@ -49,19 +49,14 @@ def find_machine(name: str, slices: int = 1) -> Machine:
     if gpu_topologies.has_compiler():
         devices = tuple(gpu_topologies.describe_gpus(kind, nodes, gpus))
     else:
-        devices = _find_stand_ins(name, count)
-    chip = dataclasses.replace(CHIPS[kind], chips_per_host=gpus)
-    return Machine(name, 1, chip, devices, nodes)
-
-
-def _find_stand_ins(name: str, count: int) -> tuple[jax.Device, ...]:
-    devices = tuple(jax.devices("cpu")[:count])
+        devices = tuple(jax.devices("cpu")[:count])
     if len(devices) < count:
         raise UserError(
             f"{name} needs {count} virtual devices and there are {len(devices)}: set "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={count} before jax starts"
         )
-    return devices
+    chip = dataclasses.replace(CHIPS[kind], chips_per_host=gpus)
+    return Machine(name, 1, chip, devices, nodes)
 
 
 def count_chips(name: str, slices: int = 1) -> int:
@@ -87,10 +82,10 @@ def check_machine(name: str, slices: int = 1) -> None:
     if slices < 1:
         raise UserError(f"--slices={slices}: at least 1 is needed")
     count_devices(name, slices)
-    if name.partition(":")[0] in topologies.GENERATIONS:
+    kind = name.partition(":")[0]
+    if kind in topologies.GENERATIONS:
         topologies.check_libtpu(name)
     elif slices != 1:
-        kind = name.partition(":")[0]
         raise UserError(f"--slices={slices} is for TPUs; more nodes of {kind} are {kind}:NODESx8")
 
 

@@ -1,7 +1,6 @@
 """Features of locked towers, computed once before training and then read instead of inputs."""
 
 import copy
-import hashlib
 import json
 import pathlib
 from collections.abc import Collection
@@ -13,6 +12,7 @@ from flax import traverse_util
 
 from big_align.config.components.signatures import advise, make
 from big_align.config.components.transforms import check_repeatable, shape_of_image
+from big_align.core.digests import fingerprint
 from big_align.core.errors import ConfigError
 from big_align.core.nodes import Node
 from big_align.data.examples import Source
@@ -125,7 +125,7 @@ class LockedTowers:
         source = dataset.open_source(part)
         made_by = self._describe(tower, part, source)
         kept = json.dumps([made_by, self._dtype], sort_keys=True, default=str)
-        folder = root / f"{tower}-{hashlib.sha256(kept.encode()).hexdigest()[:12]}"
+        folder = root / f"{tower}-{fingerprint(kept, 12)}"
         broken = part.loader.get("max_broken_fraction", 0.01)
         dim = getattr(self._model, tower).output_dim
         if jax.process_index() == 0 and not (folder / INDEX).is_file():

@@ -14,8 +14,10 @@ from jaxtyping import Bool, Float
 from tqdm import tqdm
 
 from big_align.config.components.transforms import check_repeatable, shape_of_image
+from big_align.core.digests import fingerprint
 from big_align.core.errors import UserError
 from big_align.core.progress import make_bar
+from big_align.data.derived.derived_source import DerivedSource
 from big_align.data.examples import Example, Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.precomputed import shard_files
@@ -135,23 +137,22 @@ def digest_architecture(pretrained: Pretrained) -> str:
     """
     seen = pretrained.preprocessing if pretrained.kind == "image" else None
     described = [pretrained.node, [seen.mean, seen.std] if seen else None]
-    text = json.dumps(described, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return fingerprint(json.dumps(described, sort_keys=True, default=str), 16)
 
 
-class KeyedShards:
+class KeyedShards(DerivedSource):
     """Some shards of a source, as a source that keeps the keys of what it reads."""
 
     def __init__(self, source: Source, shards: Sequence[int]):
-        self._source, self._shards = source, list(shards)
-        self.class_names = source.class_names
+        super().__init__([source])
+        self._shards = list(shards)
         self.shard_sizes = source.shard_sizes[self._shards]
         self.broken = source.broken[self._shards]
         self._keys = [[""] * size for size in self.shard_sizes.tolist()]
 
     def read(self, shard: int, index: int) -> Example:
         """Reads an example and keeps its key."""
-        example = self._source.read(self._shards[shard], index)
+        example = super().read(shard, index)
         self._keys[shard][index] = example.key
         return example
 
@@ -160,17 +161,8 @@ class KeyedShards:
         keys, self._keys[shard] = self._keys[shard], []
         return keys
 
-    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Reads captions and labels."""
-        return self._source.read_text(self._shards[shard], index)
-
-    def name(self, shard: int, index: int) -> str:
-        """Names an example."""
-        return self._source.name(self._shards[shard], index)
-
-    def shard_name(self, shard: int) -> str:
-        """Names a shard."""
-        return self._source.shard_name(self._shards[shard])
+    def _find(self, shard: int, index: int) -> tuple[Source, int, int]:
+        return self._sources[0], self._shards[shard], index
 
 
 def embed_source(

@@ -177,28 +177,16 @@ def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
     if jax.process_index() == 0:
         where = f"{workdir} at step {step}" if step else "the weights of config.init"
         print(f"{where}\n{format_table(results)}", flush=True)
+    about, checkpoint = describe_evaluators(config, evaluators), None
+    if step:
+        checkpoint = find_folder(workdir, config.checkpoint.get("folder")) / str(step)
+    else:
+        about["init"] = {part: path for part, path in config.init.items() if path}
     try:
-        about = describe_evaluators(config, evaluators)
-        _record(config, workdir, step, results, seconds, about)
+        log = EvaluationLog(workdir, EVALUATION, about)
+        log.write(step or None, results, seconds, checkpoint)
     except OSError as error:  # a folder of someone else, a full disk: the numbers are there
         place, reason = pathlib.Path(workdir, FILE), error.strerror or tell_in_a_line(error)
         print(f"warning: {place}: the evaluation is not recorded ({reason})", file=sys.stderr)
     refresh_report(workdir)
     return results
-
-
-def _record(
-    config: Any,
-    workdir: str,
-    step: int,
-    results: Mapping[str, float],
-    seconds: float,
-    about: dict[str, Any],
-) -> None:
-    """Appends the numbers of a checkpoint to `evaluations.jsonl`; step 0 is `config.init`."""
-    folder = None
-    if step:
-        folder = find_folder(workdir, config.checkpoint.get("folder")) / str(step)
-    else:
-        about["init"] = {part: path for part, path in config.init.items() if path}
-    EvaluationLog(workdir, EVALUATION, about).write(step or None, results, seconds, folder)

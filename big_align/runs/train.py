@@ -199,13 +199,9 @@ def _run_on(
         stack.callback(report.refresh_report, workdir)
         run_time = RunTime(workdir, clock)
         stack.callback(run_time.report)
-        checkpointer = stack.enter_context(
-            contextlib.closing(
-                build.build_checkpointer(
-                    config, workdir, said=collect_said(parts.evaluators), parts=loader.saved
-                )
-            )
-        )
+        said = collect_said(parts.evaluators)
+        checkpointer = build.build_checkpointer(config, workdir, said=said, parts=loader.saved)
+        stack.callback(checkpointer.close)
         stack.callback(clock.begin, "saving")  # closing waits for what is being written
         example = build.example_batch(config, parts.tokenizer)
         program = build_program(config, parts.mesh, parts.objective, example)

@@ -36,12 +36,12 @@ class Fresh:
         calls = self.plan(placements, whole)
         programs = dict.fromkeys(call.program for call in calls)
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            list(pool.map(_Program.compile, programs))
+            list(pool.map(lambda program: program.compiled, programs))
         done: dict[Any, jax.Array] = {}
         made = []
         for call in calls:
             given = [x.value if isinstance(x, _Argument) else done[x] for x in call.arguments]
-            array = call.program.compile()(*given)
+            array = call.program.compiled(*given)
             if call.is_key:
                 done[call.value] = array
             else:
@@ -83,14 +83,12 @@ class _Program:
         device: Any = next(iter(placement.device_set))
         on_cpu = device.platform == "cpu"
         self._hurry = on_cpu and self._lowered.out_info.size < FEW
-        self._compiled: jax.stages.Compiled | None = None
 
-    def compile(self) -> jax.stages.Compiled:
-        """Returns the compiled program."""
-        if self._compiled is None:
-            options: Any = {"xla_backend_optimization_level": 0} if self._hurry else None
-            self._compiled = self._lowered.compile(compiler_options=options)
-        return self._compiled
+    @functools.cached_property
+    def compiled(self) -> jax.stages.Compiled:
+        """The compiled program."""
+        options: Any = {"xla_backend_optimization_level": 0} if self._hurry else None
+        return self._lowered.compile(compiler_options=options)
 
 
 class _Call(NamedTuple):

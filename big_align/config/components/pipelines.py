@@ -61,10 +61,8 @@ def _list_parameters(function: Callable[..., Any], name: str) -> list[str]:
     """Returns which of `PARAMETERS` a function takes."""
     parameters = inspect.signature(function).parameters
     for parameter in parameters.values():
-        required = parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        )
+        takes_any = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        required = parameter.default is parameter.empty and not takes_any
         if parameter.name not in PARAMETERS and required:
             raise ConfigError(
                 f"{WHERE} = {name!r} needs {parameter.name!r}"

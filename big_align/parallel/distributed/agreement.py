@@ -4,7 +4,6 @@ Process 0 writes its facts to the key-value store once. The others read only a d
 the facts themselves only if their own digest differs. Topics are for people who read the store.
 """
 
-import hashlib
 import importlib.metadata
 import itertools
 import json
@@ -19,6 +18,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import big_align
+from big_align.core.digests import fingerprint
 from big_align.core.errors import UserError
 from big_align.parallel.distributed import processes
 
@@ -82,7 +82,7 @@ def check_index(index: Mapping[str, Any], free: Collection[str] = ("model",)) ->
 
 def check_step(lowered: jax.stages.Lowered) -> None:
     """Checks that all processes are about to compile the same train step."""
-    _check("step", lambda: {"StableHLO of the train step": _digest(lowered.as_text().encode())})
+    _check("step", lambda: {"StableHLO of the train step": fingerprint(lowered.as_text(), 16)})
 
 
 def share(topic: str, value: Any) -> Any:
@@ -133,7 +133,7 @@ def _check(topic: str, describe: Callable[[], Mapping[str, str]], hint: str = ""
     if state.num_processes == 1:
         return
     facts, key = describe(), f"big_align/{topic}/{next(_NUMBERS)}/"
-    digest = _digest(json.dumps(facts, sort_keys=True).encode())
+    digest = fingerprint(json.dumps(facts, sort_keys=True), 16)
     if state.process_id == 0:
         names = iter(facts)
         for number in itertools.count():
@@ -165,7 +165,9 @@ def _flatten(name: str, node: Any) -> Iterator[tuple[str, str]]:
 def _describe_code() -> dict[str, str]:
     package = pathlib.Path(big_align.__file__).parent
     files = {
-        str(path.relative_to(package.parent)): f"a file of SHA-256 {_digest(path.read_bytes())}"
+        str(
+            path.relative_to(package.parent)
+        ): f"a file of SHA-256 {fingerprint(path.read_bytes(), 16)}"
         for path in package.rglob("*.py")
     }
     return files | {f"version of {name}": importlib.metadata.version(name) for name in LIBRARIES}
@@ -189,8 +191,4 @@ def _describe_flags() -> dict[str, str]:
 def _describe_array(array: Any) -> str:
     # As bytes, since a buffer of bfloat16 is none for NumPy.
     values = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return f"{array.dtype} {list(array.shape)} of SHA-256 {_digest(values.data)}"
-
-
-def _digest(data: bytes | memoryview) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
+    return f"{array.dtype} {list(array.shape)} of SHA-256 {fingerprint(values.data, 16)}"

@@ -58,8 +58,7 @@ def join_processes(takes_requests: bool = False) -> None:
         impatience.cancel()
     state = coordination()
     if state.num_processes > 1:
-        # A process that loses process 0 is mostly ended by JAX with abort(): core files are no
-        # help.
+        # JAX mostly ends a process that has lost process 0 by abort(): core files are no help.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         from big_align.parallel.distributed.failures import Watch
 

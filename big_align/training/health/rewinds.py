@@ -140,7 +140,11 @@ class Health:
             self._note(alarm)
         if not self._goes_back:
             if alarm.expected is None:
-                raise NotFiniteError(_explain(alarm, good))
+                saved = "none yet" if good is None else f"that of step {good}"
+                raise NotFiniteError(
+                    f"{alarm.describe()}; the last good checkpoint is {saved}. "
+                    f"{ADVICE[0].upper()}{ADVICE[1:]}, and run the same command again."
+                )
             if jax.process_index() == 0:
                 tqdm.write(f"warning: {alarm.describe()}; its examples are in {suspects}")
             return
@@ -168,11 +172,3 @@ class Health:
 def _plain(value: float) -> float | str:
     """Returns a number for JSON, with NaN and infinity as text."""
     return value if math.isfinite(value) else str(value)
-
-
-def _explain(alarm: Alarm, saved: int | None) -> str:
-    good = "none yet" if saved is None else f"that of step {saved}"
-    return (
-        f"{alarm.describe()}; the last good checkpoint is {good}. {ADVICE[0].upper()}{ADVICE[1:]}, "
-        "and run the same command again."
-    )

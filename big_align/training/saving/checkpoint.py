@@ -143,11 +143,7 @@ class Checkpointer:
         return self._retention.find(which, self._evaluated, self.folder)
 
     def save(
-        self,
-        state: Any,
-        record: dict[str, Any],
-        numbers: Numbers | None = None,
-        last: bool = False,
+        self, state: Any, record: dict[str, Any], numbers: Numbers | None = None, last: bool = False
     ) -> None:
         """Starts to write a checkpoint; returns once the state may be changed.
 

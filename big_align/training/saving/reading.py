@@ -16,13 +16,16 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def read_state(
-    folder: epath.Path,
-    described: Any,
-    record: Mapping[str, Any],
-    parts: Mapping[str, SavedPart],
+    folder: epath.Path, described: Any, record: Mapping[str, Any], parts: Mapping[str, SavedPart]
 ) -> Any:
     """Reads a checkpoint as `Checkpointer.restore` returns it; the parts read themselves."""
-    _check_record(folder, record)
+    known = step_folders.read_record(folder) or {}
+    for name in record:  # in this order, to report the first difference
+        if name in known and record[name] != known[name]:
+            raise CheckpointMismatch(
+                f"{folder} was made with {name} = {known[name]}, the config "
+                f"has {record[name]}; use another --workdir or the former value"
+            )
     # Not with Orbax's manager, which reads metadata of its own that may be damaged.
     handler = ocp.PyTreeCheckpointHandler()
     fields = dict(described if isinstance(described, dict) else vars(described))
@@ -53,16 +56,6 @@ def read_state(
     for name, part in parts.items():
         part.read(handlers.find_part(folder / name))
     return state
-
-
-def _check_record(folder: epath.Path, record: Mapping[str, Any]) -> None:
-    saved = step_folders.read_record(folder) or {}
-    for name in record:  # in this order, to report the first difference
-        if name in saved and record[name] != saved[name]:
-            raise CheckpointMismatch(
-                f"{folder} was made with {name} = {saved[name]}, the config "
-                f"has {record[name]}; use another --workdir or the former value"
-            )
 
 
 def _list_shapes(tree: Any) -> Shapes:

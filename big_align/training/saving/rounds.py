@@ -51,11 +51,8 @@ class Round:
 
     def __init__(self, folder: epath.Path, step: int, deadline: int):
         state = processes.coordination()
-        self._store, self._process, self._count = (
-            state.client,
-            state.process_id,
-            state.num_processes,
-        )
+        self._store, self._process = state.client, state.process_id
+        self._count = state.num_processes
         self._folder, self._step, self._deadline = folder, step, deadline
         self._number = next(_NUMBERS)
         self._fault: Fault | None = None
