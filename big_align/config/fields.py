@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from big_align.config.components.docstrings import read_arguments
 from big_align.config.components.signatures import list_kinds, list_settable
-from big_align.config.places import find_target, in_run
+from big_align.config.places import find_node, find_target, in_run
 
 
 class Setting(NamedTuple):
@@ -55,9 +55,7 @@ OWN = {
 
 def describe_fields(config: ConfigDict, path: str) -> dict[str, Setting]:
     """Describes the fields of the node at a place, by name, but for those that are nodes."""
-    node = config
-    for name in path.split(".") if path else ():
-        node = node[name]
+    node = find_node(config, path)
     target = find_target(config, path)
     settable = list_settable(target) if target is not None else {}
     lines = read_arguments(target) if target is not None else {}

@@ -34,7 +34,7 @@ def format_lines(rows: list[tuple[str, str]]) -> str:
 
 
 def _format_node(config: ConfigDict, place: str) -> str:
-    node = find_node(config, place) if place else config
+    node = find_node(config, place)
     fields = describe_fields(config, place)
     title = f"--config.{place}.FIELD".replace("..", ".")
     if find_table(place) is not None and node:

@@ -133,7 +133,7 @@ def _set_node(config: ConfigDict, place: str, text: str) -> None:
 def _set_field(config: ConfigDict, place: str, text: str) -> None:
     """Gives a field the value that a text stands for, by the field's type."""
     above, _, field = place.rpartition(".")
-    node, flag = find_node(config, above) if above else config, f"--config.{place}={text}"
+    node, flag = find_node(config, above), f"--config.{place}={text}"
     if node is None:
         raise ConfigError(f"{flag}: there is no config.{above}")
     if field not in node:

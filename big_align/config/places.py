@@ -63,9 +63,9 @@ def find_table(path: str) -> Mapping[str, str] | None:
 
 
 def find_node(config: ConfigDict, path: str) -> ConfigDict | None:
-    """Returns the node at a place; None if the config has none."""
+    """Returns the node at a place, "" for the whole config; None if there is none."""
     node = config
-    for field in path.split("."):
+    for field in path.split(".") if path else ():
         node = node.get(field) if isinstance(node, ConfigDict) else None
     return node if isinstance(node, ConfigDict) else None
 
@@ -89,8 +89,7 @@ def in_run(path: str) -> str:
 def list_nodes(config: ConfigDict, path: str = "") -> Iterator[str]:
     """Yields the place of every node, each before the nodes in it; "" is the whole config."""
     yield path
-    node = find_node(config, path) if path else config
-    for name, value in node.items():
+    for name, value in find_node(config, path).items():
         if isinstance(value, ConfigDict):
             yield from list_nodes(config, f"{path}.{name}".lstrip("."))
 

@@ -102,8 +102,8 @@ def _sizes(run: Run) -> Counter[str]:
 def _groups(run: Run, kind: str, num_devices: int) -> list[list[int]]:
     if kind == "collective-permute":
         text = run.instruction.attribute("source_target_pairs") or ""
-        pairs = replica_groups.parse_pairs(text)
-        return [list(pair) for pair in pairs if pair[0] != pair[1]] or [[0]]
+        pairs = replica_groups.parse_lists(text)
+        return [pair for pair in pairs if pair[0] != pair[1]] or [[0]]
     text = run.instruction.attribute("replica_groups")
     return replica_groups.parse_groups(text, num_devices)
 

@@ -22,15 +22,11 @@ def parse_groups(text: str | None, num_devices: int) -> Groups:
         return _iota(source).reshape(_numbers(shape)).tolist()
     if not text.startswith("{"):
         raise ValueError(f"replica_groups={text[:100]} is in no known notation")
-    return _parse_lists(text) or [list(range(num_devices))]
+    return parse_lists(text) or [list(range(num_devices))]
 
 
-def parse_pairs(text: str) -> list[tuple[int, int]]:
-    """Returns the (source, target) pairs of a permutation."""
-    return [(source, target) for source, target in _parse_lists(text)]
-
-
-def _parse_lists(text: str) -> Groups:
+def parse_lists(text: str) -> Groups:
+    """Returns what is listed explicitly: groups, or the (source, target) pairs of a permutation."""
     return [_numbers(inner) for inner in re.findall(r"\{([0-9, ]+)\}", text)]
 
 

@@ -31,11 +31,7 @@ class Generation:
     """One generation of TPUs."""
 
     shapes: tuple[str, ...]  # the slices that Cloud TPU offers, "4x4" or "2x2x4", in chips
-    host: tuple[int, int, int] = (
-        2,
-        2,
-        1,
-    )  # its chips along x, y and z, in a slice of several hosts
+    host: tuple[int, int, int] = (2, 2, 1)  # chips along x, y and z, if a slice has several hosts
     single_host: tuple[str, ...] = ()  # on one host, though they are larger or smaller than `host`
     arguments: tuple[tuple[str, str], ...] = ()  # for libtpu, besides the name
 

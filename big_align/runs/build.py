@@ -80,11 +80,8 @@ def build_optimizer(
     schedule = build_schedule(config)
     node = dict(config["optimizer"]) | ({"frozen": frozen} if frozen else {})
     # The name is an argument here, since one function makes every chain.
-    name = {"name": node.get("name")}
-    optimizer = make(
-        optimizers.make_optimizer, node, "config.optimizer", learning_rate=schedule, **name
-    )
-    return optimizer, schedule
+    given = {"learning_rate": schedule, "name": node.get("name")}
+    return make(optimizers.make_optimizer, node, "config.optimizer", **given), schedule
 
 
 def build_row_optimizer(config: Node) -> RowOptimizer:
@@ -168,11 +165,9 @@ def build_evaluator(config: Node, name: str, tokenizer: Any) -> Evaluator:
     node, where = config["evaluators"][name], f"config.evaluators.{name}"
     target = lookup(node["name"], EVALUATORS, where)
     sources = [field for field in source_fields(target) if node.get(field)]
-    given = {
-        field: dataset.open_evaluated(config, node[field], f"{where}.{field}") for field in sources
-    }
+    given, reads = {}, getattr(target, "reads", ())
     for field in sources:
-        reads = getattr(target, "reads", ())
+        given[field] = dataset.open_evaluated(config, node[field], f"{where}.{field}")
         dataset.check_first(config, given[field], node[field], f"{where}.{field}", reads)
     given |= provide(target, Context(config, tokenizer))
     settings = without(node, *source_fields(target))

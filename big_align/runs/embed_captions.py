@@ -28,15 +28,15 @@ def embed_captions(
     dim: int,
     source: Source,
     folder: pathlib.Path,
-    dtype: str = "float16",
-    made_by: Mapping[str, Any] | None = None,
-    max_broken_fraction: float = 0.01,
-) -> int:
+    dtype: str,
+    made_by: Mapping[str, Any],
+    max_broken_fraction: float,
+) -> None:
     """Writes the features of the captions of this process's shards that are not there yet.
 
     Shards are split evenly over the processes, which all see the folder. An example that cannot be
     read is named in the log; it keeps its row, of zeros, with an empty key. `made_by` identifies
-    the features. Returns how many examples were read now.
+    the features.
     """
     shards = shard_files.list_shards(source)
     tally = BrokenTally(source, max_broken_fraction)
@@ -48,7 +48,7 @@ def embed_captions(
         "dtype": dtype,
         "captions": places,
         "shards": [shard._asdict() for shard in shards],
-        "made_by": dict(made_by or {}),
+        "made_by": dict(made_by),
     }
     shard_files.claim_folder(folder, index, write=process == 0)
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,6 @@ def embed_captions(
             shard_files.write_shard(
                 folder, shards[number], CAPTIONS, stored, shard_files.join_keys(keys)
             )
-    return count
 
 
 def _count_places(source: Source) -> int:

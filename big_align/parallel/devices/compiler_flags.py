@@ -25,7 +25,7 @@ _RENAMED = tuple(map(int, jaxlib.__version__.split(".")[:3])) >= (0, 11, 1)
 
 _TPU: Options = {
     # Starts transfers early and waits for them late [axlearn].
-    "xla_tpu_enable_latency_hiding_scheduler": True
+    "xla_tpu_enable_latency_hiding_scheduler": True,
 }
 _ASYNC_COLLECTIVES: Options = {
     # Runs an all-gather alongside computations that do not need it, in one fusion, over several of
@@ -70,7 +70,7 @@ _PIPELINING: Options = (
 GPU_FLAGS: Options = {
     # In trials XLA took cuBLAS for every large product of MLCD's step anyway (H200, jax 0.11.2).
     # Where there is no choice, cuBLAS also adds biases and residual sums to what it multiplies.
-    "xla_gpu_enable_triton_gemm": False
+    "xla_gpu_enable_triton_gemm": False,
 }
 """Options for GPUs."""
 SEVERAL_GPUS_FLAGS: Options = {

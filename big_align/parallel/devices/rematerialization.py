@@ -53,7 +53,7 @@ def is_left_out() -> bool:
 
 @contextlib.contextmanager
 def auto_is(level: str) -> Iterator[list[str]]:
-    """Traces the code inside with a level for "auto"; the list says who has asked for it."""
+    """Traces the code inside with a level for "auto"; the list is empty if nothing asked for it."""
     asked: list[str] = []
     with _setting(_AUTO, (level, asked)), _APART(level):
         yield asked

@@ -24,7 +24,7 @@ _DEVICE: contextvars.ContextVar[Any] = contextvars.ContextVar("device", default=
 def weights_on(mesh: Mesh | None, sum_dtype: str = "float32") -> Iterator[None]:
     """Traces layers whose weights are split over a mesh.
 
-    It is None where a function is traced for one of several devices and has its weights whole.
+    No mesh means that a function is traced for one of several devices and has its weights whole.
     Gradients of weights are summed over devices in `sum_dtype`: a tower that computes in bfloat16
     makes its gradients in bfloat16; the sum of a thousand such numbers needs more.
     """

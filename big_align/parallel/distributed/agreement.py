@@ -4,6 +4,7 @@ Process 0 writes its facts to the key-value store once. The others read only a d
 the facts themselves only if their own digest differs. Topics are for people who read the store.
 """
 
+import functools
 import importlib.metadata
 import itertools
 import json
@@ -33,6 +34,7 @@ DAY = 24 * 3600 * 1000  # process 0 may index its data first; others watch wheth
 
 T = TypeVar("T")
 
+_digest = functools.partial(fingerprint, digits=16)
 _NUMBERS = itertools.count()
 """Numbers of this process's comparisons and shared values, unique even across first runs."""
 
@@ -68,7 +70,7 @@ def check_index(index: Mapping[str, Any], free: Collection[str] = ("model",)) ->
     """Checks that all processes are about to fill a folder with the same.
 
     One that comes before there is an index in the folder would not notice that it differs. Only
-    entries of `made_by` that are `free` may.
+    entries of `made_by` that are `free` may differ.
     """
 
     def describe() -> dict[str, str]:
@@ -82,7 +84,7 @@ def check_index(index: Mapping[str, Any], free: Collection[str] = ("model",)) ->
 
 def check_step(lowered: jax.stages.Lowered) -> None:
     """Checks that all processes are about to compile the same train step."""
-    _check("step", lambda: {"StableHLO of the train step": fingerprint(lowered.as_text(), 16)})
+    _check("step", lambda: {"StableHLO of the train step": _digest(lowered.as_text())})
 
 
 def share(topic: str, value: Any) -> Any:
@@ -133,7 +135,7 @@ def _check(topic: str, describe: Callable[[], Mapping[str, str]], hint: str = ""
     if state.num_processes == 1:
         return
     facts, key = describe(), f"big_align/{topic}/{next(_NUMBERS)}/"
-    digest = fingerprint(json.dumps(facts, sort_keys=True), 16)
+    digest = _digest(json.dumps(facts, sort_keys=True))
     if state.process_id == 0:
         names = iter(facts)
         for number in itertools.count():
@@ -165,9 +167,7 @@ def _flatten(name: str, node: Any) -> Iterator[tuple[str, str]]:
 def _describe_code() -> dict[str, str]:
     package = pathlib.Path(big_align.__file__).parent
     files = {
-        str(
-            path.relative_to(package.parent)
-        ): f"a file of SHA-256 {fingerprint(path.read_bytes(), 16)}"
+        str(path.relative_to(package.parent)): f"a file of SHA-256 {_digest(path.read_bytes())}"
         for path in package.rglob("*.py")
     }
     return files | {f"version of {name}": importlib.metadata.version(name) for name in LIBRARIES}
@@ -191,4 +191,4 @@ def _describe_flags() -> dict[str, str]:
 def _describe_array(array: Any) -> str:
     # As bytes, since a buffer of bfloat16 is none for NumPy.
     values = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return f"{array.dtype} {list(array.shape)} of SHA-256 {fingerprint(values.data, 16)}"
+    return f"{array.dtype} {list(array.shape)} of SHA-256 {_digest(values.data)}"

@@ -67,7 +67,7 @@ def spread(vector: Shaped[Array, " n"], axis: int, like: Array) -> Array:
 def compare_plainly(
     function: TileFunction, x: Float[Array, "m d"], y: Float[Array, "n d"], sides: Sides
 ) -> Results:
-    """Computes a function of all tiles of x y^T, whose numbers of rows are multiples of tiles'.
+    """Computes a function of all tiles of x y^T; rows are multiples of `PAIR_ROWS` and `COLUMNS`.
 
     By row there are vectors [n / width, m]; by column, vectors [m / `ROWS`, n]; stored tiles are
     one matrix [m n] of the type of x.

@@ -21,8 +21,7 @@ from big_align.core.tf_records import CHECKSUM, LENGTH, encode_record
 from big_align.core.whole_files import naming, write_whole
 
 PATTERN = "events.out.tfevents.*"
-Line = tuple[int, Mapping[str, float]]
-"""A step, and the values logged for it by name."""
+Line = tuple[int, Mapping[str, float]]  # a step, and the values logged for it by name
 
 
 class EventFile:

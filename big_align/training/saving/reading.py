@@ -11,8 +11,7 @@ from big_align.core.errors import CheckpointMismatch
 from big_align.core.types import SavedPart
 from big_align.training.saving import handlers, step_folders
 
-Shapes = dict[str, tuple[int, ...]]
-"""Shapes of arrays by path."""
+Shapes = dict[str, tuple[int, ...]]  # of arrays by path
 
 
 def read_state(

@@ -9,11 +9,9 @@ from etils import epath
 from big_align.core.errors import MissingCheckpoint
 from big_align.training.logs.directions import LOWER, UNSAID, Said, find_direction
 
-Numbers = Mapping[str, float]
-"""Evaluation results, by `evaluator/name`."""
+Numbers = Mapping[str, float]  # evaluation results, by `evaluator/name`
 BEST = "best"  # stands for the step of the best checkpoint
-Which = int | Literal["best"] | None
-"""Which checkpoint: the one of a step, the best, or the newest."""
+Which = int | Literal["best"] | None  # the checkpoint of a step, the best, or the newest
 
 
 class Evaluated(NamedTuple):

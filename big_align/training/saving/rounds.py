@@ -20,16 +20,14 @@ from big_align.core.errors import UserError
 from big_align.parallel.distributed import processes
 from big_align.training.saving import leftovers, step_folders
 
-STAGES = PROBED, BEGUN, WRITTEN = "probed", "begun", "written"
-"""What each process tells, in this order."""
+STAGES = PROBED, BEGUN, WRITTEN = "probed", "begun", "written"  # what each process tells
 RETRY_SECONDS = 1.0  # pause after a message that did not get through
 WAIT_MILLISECONDS = 60_000
 MOST_NAMED = 8
 MOST_SECONDS = 10**6
 _NUMBERS = itertools.count()  # numbers of this process's saves, the same in all processes
 
-Fault = tuple[int, str]
-"""A process and why it could not write."""
+Fault = tuple[int, str]  # a process and why it could not write
 
 
 def check_deadline(deadline: int = 1800) -> int:
