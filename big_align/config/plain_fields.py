@@ -18,10 +18,7 @@ COUNTS = (
 
 
 def check_fields(config: Node, training: bool) -> None:
-    """Checks which fields there are, and the values of those that stand for themselves.
-
-    The batch of a run to train must also fit the devices of this machine.
-    """
+    """Checks which fields there are, and the values of those that stand for themselves."""
     for field in config:
         if field not in FIELDS:
             raise ConfigError(

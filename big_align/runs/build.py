@@ -216,10 +216,7 @@ def build_checkpointer(
     said: Said | None = None,
     parts: Mapping[str, SavedPart] = types.MappingProxyType({}),
 ) -> Checkpointer:
-    """Builds the checkpointer of the training state, and of `parts` besides.
-
-    Without `said`, `evaluations.jsonl` says which way the numbers of evaluators are better.
-    """
+    """Builds the checkpointer; without `said`, `evaluations.jsonl` says which numbers are low."""
     node = without(config["checkpoint"], "every")
     if said is None and node.get("keep_best"):
         said = agreement.share("said", read_said(read_evaluations(workdir)))

@@ -187,8 +187,7 @@ class TagSettings:
 
 def read_tag_settings(config: Node) -> TagSettings:
     """Reads the tag settings of the data."""
-    where = "config.data.tags"
-    return make(TagSettings, _as_dict(config["data"].get("tags") or {}), where)
+    return make(TagSettings, _as_dict(config["data"].get("tags") or {}), "config.data.tags")
 
 
 def read_tags(config: Node, tokenizer: Any) -> TagList:

@@ -131,10 +131,7 @@ def digest_weights(flat: Mapping[str, np.ndarray]) -> str:
 
 
 def digest_architecture(pretrained: Pretrained) -> str:
-    """Returns a text that changes with whatever embeddings depend on besides weights and inputs.
-
-    That is the model's config, and for an image tower alone the mean and deviation of colors.
-    """
+    """Returns a text that changes with whatever embeddings depend on besides weights and inputs."""
     seen = pretrained.preprocessing if pretrained.kind == "image" else None
     described = [pretrained.node, [seen.mean, seen.std] if seen else None]
     return fingerprint(json.dumps(described, sort_keys=True, default=str), 16)

@@ -42,8 +42,7 @@ Flat = dict[str, np.ndarray]
 INIT = ("all", "image", "text")
 """Parts of a model that may start from earlier weights; so may the objective's tables, by name."""
 TEMPERATURE = "temperature"  # what an objective divides cosines by, as named in `config.init`
-CLASSIFIER = "classifier"
-"""An objective's layer from features to classes, as named in its parameters and `config.init`."""
+CLASSIFIER = "classifier"  # the layer from features to classes, in parameters and `config.init`
 
 
 def check_init(node: Node, objective: Objective, needed: bool) -> None:

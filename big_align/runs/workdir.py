@@ -31,8 +31,7 @@ from big_align.weights.formats.preprocessing import Preprocessing
 from big_align.weights.formats.pretrained import Classifier, Pretrained
 from big_align.weights.formats.text_files import read_json
 
-BIAS = "bias"
-"""An objective's parameter that is added to scaled cosines, where it decides about each pair."""
+BIAS = "bias"  # what an objective that decides about each pair adds to scaled cosines
 
 
 def read_pretrained(

@@ -20,6 +20,7 @@ from big_align.training.logs.metrics import MetricWriter, Progress, format_table
 from big_align.training.logs.trackers import Pictures
 from big_align.training.profiling import Profiler
 from big_align.training.saving.checkpoint import Checkpointer
+from big_align.training.saving.retention import Numbers
 from big_align.training.state import TrainState
 from big_align.training.stopping import StopSignals
 from big_align.training.watchdog import Watchdog
@@ -133,7 +134,7 @@ class Loop:
                     )
         return results
 
-    def _save(self, state: TrainState, numbers: dict[str, float] | None, last: bool) -> None:
+    def _save(self, state: TrainState, numbers: Numbers | None, last: bool) -> None:
         """Saves a state, after whatever covers the steps up to it."""
         self.checkpointer.settle()  # what is kept in the workdir is that of complete saves
         with self._saved_if_not_logged(state):
@@ -141,9 +142,7 @@ class Loop:
             self.health.save(int(state.step))
         self._write_checkpoint(state, numbers, last)
 
-    def _write_checkpoint(
-        self, state: TrainState, numbers: dict[str, float] | None, last: bool
-    ) -> None:
+    def _write_checkpoint(self, state: TrainState, numbers: Numbers | None, last: bool) -> None:
         record = {**self.record, HEALTH: self.health.state()}
         self.checkpointer.save(state, record, numbers, last=last)
 

@@ -5,12 +5,10 @@ took with `note`; whoever traces a step collects these lines.
 """
 
 import contextlib
-import contextvars
 from collections.abc import Iterator
+from contextvars import ContextVar
 
-_LINES: contextvars.ContextVar[dict[str, None] | None] = contextvars.ContextVar(
-    "lines", default=None
-)
+_LINES: ContextVar[dict[str, None] | None] = ContextVar("lines", default=None)
 
 
 @contextlib.contextmanager

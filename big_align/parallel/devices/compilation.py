@@ -34,14 +34,11 @@ def _find_cache() -> str | None:
 
 @contextlib.contextmanager
 def watch_cache() -> Iterator[list[bool]]:
-    """Yields a list that says of each program compiled inside whether the cache had it.
-
-    It stays empty without a cache.
-    """
+    """Yields a list that says of each program compiled inside whether the cache had it."""
     found: list[bool] = []
 
     def listen(event: str, **_: object) -> None:
-        if not _find_cache():  # JAX counts such requests, too
+        if not _find_cache():  # JAX counts requests without one, too
             return
         if event.endswith("/compile_requests_use_cache"):
             found.append(False)

@@ -35,8 +35,7 @@ DAY = 24 * 3600 * 1000  # process 0 may index its data first; others watch wheth
 T = TypeVar("T")
 
 _digest = functools.partial(fingerprint, digits=16)
-_NUMBERS = itertools.count()
-"""Numbers of this process's comparisons and shared values, unique even across first runs."""
+_NUMBERS = itertools.count()  # of comparisons and shared values, unique even across first runs
 
 
 def check_start(config: ConfigDict) -> None:
@@ -55,8 +54,7 @@ def check_data(shards: Mapping[str, str]) -> None:
 def check_inputs(topic: str, describe: Callable[[], Mapping[str, str]]) -> None:
     """Checks that all processes have read the same; all must call it, in the same order.
 
-    Files of the same path, such as a vocabulary or weights, may differ between hosts. Where there
-    is one process, nothing is described.
+    Files of the same path, such as a vocabulary or weights, may differ between hosts.
     """
     _check(topic, describe, "; all hosts must read the same files")
 

@@ -19,8 +19,7 @@ JOIN_SECONDS = 300  # for all to start: hosts and images arrive one by one
 LOST = re.compile("Gloo|NCCL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED")
 """Found in errors that a process gets when it has lost another one."""
 
-OMPI_SIZE = "OMPI_COMM_WORLD_SIZE"
-"""The variable for the number of processes that every version of Open MPI sets."""
+OMPI_SIZE = "OMPI_COMM_WORLD_SIZE"  # the number of processes, in every version of Open MPI
 
 _watch: Any = None  # the `failures.Watch` of a process that has joined others
 

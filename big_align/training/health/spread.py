@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-Side = Literal["above", "below"]
-"""The side of its spread on which a number is a sign of divergence."""
+Side = Literal["above", "below"]  # where, beside its spread, a number is a sign of divergence
 WINDOW, LEAST = 64, 32  # values in the window; with fewer, no value is far outside
 SIGMAS = 10.0  # number of standard deviations beyond which a value is far outside
 FACTOR = 2.0  # at least, of an outlier: if a number hardly moves, any deviation is large

@@ -35,8 +35,7 @@ from big_align.training.saving.retention import Evaluated, Numbers, Retention, W
 
 ATTEMPTS = 3  # saves in a row that may fail: a full disk may be freed, a file system come back
 PAUSE_SECONDS = 20.0  # pause between two attempts to save the final state of a run
-_CALLS = itertools.count(1)
-"""Numbers of this process's questions whether to stop, in all of its runs."""
+_CALLS = itertools.count(1)  # this process's questions whether to stop, in all of its runs
 
 
 class Checkpointer:
