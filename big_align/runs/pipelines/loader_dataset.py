@@ -1,40 +1,12 @@
-"""The loader as a `tf.data.Dataset`: for trainers that take one, and for pipelines of a config.
+"""The loader as a `tf.data.Dataset`, for trainers that take one."""
 
-    --config.data.pipeline=big_align.runs.pipelines:image_text
-
-TensorFlow is loaded when one of them is called.
-"""
-
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-from jaxtyping import Int
-
-from big_align.core.nodes import Node
 from big_align.data import tensorflow_on_cpu
 from big_align.data.loading.loader import TrainLoader
 from big_align.data.tf_data.dataset_loader import DatasetFacts, attach_facts
 from big_align.data.workers.batch_memory import HostBatch
-from big_align.runs import streams
-
-
-def image_text(config: Node, start_step: int = 0, rows: Int[np.ndarray, " r"] | None = None) -> Any:
-    """Makes the batches of the loader as a `tf.data.Dataset`, from a step on.
-
-    Args:
-      config: the config of a run; its `data`, `tokenizer`, `batch_size` and `seed` are read.
-      start_step: the first batch is that of this step.
-      rows: the rows of the global batch that this process makes, ascending; None is all.
-
-    Raises:
-      ConfigError: a field does not fit; the message names it.
-    """
-    loader = streams.build_loader(config, streams.make_tokenizer(config), rows)
-    dataset = as_dataset(loader, start_step)
-    weakref.finalize(dataset, loader.close)  # every iterator holds its data set
-    return dataset
 
 
 def as_dataset(loader: TrainLoader, start_step: int = 0) -> Any:
