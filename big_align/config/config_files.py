@@ -12,8 +12,7 @@ from big_align.config.places import GROUPS
 from big_align.core.errors import UserError, put_in_a_line, suggest
 from big_align.data.json_texts import read_json
 
-CONFIG_JSON = "config.json"
-"""The file in a workdir that holds the config of the run."""
+CONFIG_JSON = "config.json"  # the file in a workdir that holds the config of the run
 PACKAGED = pathlib.Path(configs.__path__[0])
 FIELDS = {*(path.partition(".")[0] for path in OWN), *GROUPS} | {
     *("data", "tokenizer", "objective", "evaluators", "init", "first")
@@ -30,14 +29,8 @@ def list_packaged() -> list[str]:
 def find_config(given: str) -> str:
     """Returns the file that a `--config` refers to, with the argument after its colon.
 
-    If there is no such file, `NAME`, `NAME.py` and `configs/NAME.py` refer to the packaged config
-    with that name.
-
-    Args:
-      given: as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`.
-
-    Raises:
-      UserError: there is no such file, and no packaged config with the name.
+    It is as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`. If there is no such
+    file, `NAME`, `NAME.py` and `configs/NAME.py` refer to the packaged config with that name.
     """
     if given.endswith(".json") and os.path.isfile(given):
         return given
@@ -70,13 +63,7 @@ def _check_names(node: Any, where: str) -> None:
 
 
 def read_config(path: str | os.PathLike) -> ConfigDict:
-    """Reads the `config.json` of a workdir, as the config that was written there.
-
-    JSON's lists become tuples, as in config files.
-
-    Raises:
-      UserError: it is not JSON, or not the config of a run.
-    """
+    """Reads the `config.json` of a workdir, as the config that was written there."""
     read = make_tuples(read_json(os.fspath(path)))
     if missing := sorted(FIELDS.difference(read if isinstance(read, dict) else ())):
         raise UserError(f"{path} lacks {', '.join(missing)}; it is not as it was written")

@@ -7,19 +7,14 @@ from ml_collections import ConfigDict
 
 from big_align.config.components.docstrings import read_arguments
 from big_align.config.components.signatures import list_kinds, list_settable
-from big_align.config.places import find_target, in_run
+from big_align.config.places import find_node, find_target, in_run
 
 
 class Setting(NamedTuple):
-    """What is known of a field.
+    """What is known of a field."""
 
-    Attributes:
-      kinds: types that its value may have, beside None.
-      line: what it is for.
-    """
-
-    kinds: tuple[type, ...]
-    line: str
+    kinds: tuple[type, ...]  # types that its value may have, beside None
+    line: str  # what it is for
 
 
 OWN = {
@@ -59,18 +54,8 @@ OWN = {
 
 
 def describe_fields(config: ConfigDict, path: str) -> dict[str, Setting]:
-    """Describes the fields of a node, by name, but for those that are nodes.
-
-    Args:
-      config: the config.
-      path: the place of the node; "" is the whole config.
-
-    Raises:
-      ConfigError: a name of a component is unknown.
-    """
-    node = config
-    for name in path.split(".") if path else ():
-        node = node[name]
+    """Describes the fields of the node at a place, by name, but for those that are nodes."""
+    node = find_node(config, path)
     target = find_target(config, path)
     settable = list_settable(target) if target is not None else {}
     lines = read_arguments(target) if target is not None else {}

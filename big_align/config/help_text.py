@@ -9,17 +9,12 @@ from big_align.config.components.docstrings import read_summary
 from big_align.config.fields import describe_fields
 from big_align.config.places import find_node, find_table, find_target, list_nodes
 
-WIDTH, COLUMN = 100, 40
-"""Characters per line, and the column where descriptions start."""
+WIDTH, COLUMN = 100, 40  # characters per line, and the column where descriptions start
 VALUE_MAX = 60
 
 
 def format_fields(config: ConfigDict) -> str:
-    """Formats all fields of a config, node by node, in the form --config.FIELD=VALUE.
-
-    Raises:
-      ConfigError: a name of a component is unknown.
-    """
+    """Formats all fields of a config, node by node, in the form --config.FIELD=VALUE."""
     nodes = [_format_node(config, place) for place in list_nodes(config)]
     return "\n\n".join(filter(None, nodes))
 
@@ -39,7 +34,7 @@ def format_lines(rows: list[tuple[str, str]]) -> str:
 
 
 def _format_node(config: ConfigDict, place: str) -> str:
-    node = find_node(config, place) if place else config
+    node = find_node(config, place)
     fields = describe_fields(config, place)
     title = f"--config.{place}.FIELD".replace("..", ".")
     if find_table(place) is not None and node:

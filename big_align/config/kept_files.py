@@ -16,20 +16,13 @@ from big_align.data import files
 from big_align.data.labels.classes import OWN_NAMES, ClassList, built_in_names, format_classes
 from big_align.data.package_files import locate
 
-FOLDER = "files"
-"""Folder of a workdir that holds the copies, each named after its field of the config."""
+FOLDER = "files"  # of a workdir: the copies, each named after its field of the config
 VOCABULARIES = ("vocabulary", "merges")
 """Arguments of the tokenizers here that always name files; in others they may mean anything."""
 
 
 def keep_files(workdir: str, config: ConfigDict, own: Mapping[str, ClassList]) -> None:
-    """Copies the files that the model of a config needs into a workdir.
-
-    Args:
-      workdir: the workdir.
-      config: config of the run.
-      own: the classes that sources name themselves, by the places of the parts of the data.
-    """
+    """Copies the files that a model needs into a workdir; `own` are classes that sources name."""
     for place, classes in own.items():
         copy = _name_copy(workdir, place, "classes", OWN_NAMES)
         copy.parent.mkdir(exist_ok=True)
@@ -49,11 +42,7 @@ def use_kept_files(workdir: str | os.PathLike, config: ConfigDict) -> None:
 
 
 def check_vocabulary(workdir: str | os.PathLike, config: ConfigDict) -> None:
-    """Checks that the files of the tokenizer of a trained model exist; no others can be made.
-
-    Raises:
-      UserError: one is missing.
-    """
+    """Checks that the files of the tokenizer of a trained model exist; no others can be made."""
     fields = VOCABULARIES if config.tokenizer.get("name") in TOKENIZERS else ()
     for node, field, copy in _list_files(workdir, config):
         if field in fields and not files.is_file(locate(node[field])):

@@ -38,22 +38,14 @@ even under the same name.
 ADDED = r"evaluators\.\w+|data\.mixture\.\w+(\.source)?"
 """The places of nodes that a command line may add."""
 CONFIG_MODULE = "big_align_config_file"
-OF_PARTS = ("classes", "weight")
-"""What a part of a mixture has besides the settings of a loader."""
+OF_PARTS = ("classes", "weight")  # what a part of a mixture has besides the settings of a loader
 
 
 def split_changes(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Splits a command line into changes of the config, and the other words.
 
-    Args:
-      words: the command line, in which a change is --config.FIELD=VALUE or --config.FIELD VALUE;
-        without a value it is True.
-
-    Returns:
-      The last value of each field as a text, by the field's place, and the other words.
-
-    Raises:
-      ConfigError: what stands for a field cannot be the name of one.
+    A change is --config.FIELD=VALUE or --config.FIELD VALUE; without a value it is True. Returns
+    the last value of each field as a text, by the field's place, and the other words.
     """
     changes, others, left = {}, [], iter(range(len(words)))
     for number in left:
@@ -84,21 +76,13 @@ def _check_name(word: str) -> None:
 
 
 def load_changed(path: str, changes: Mapping[str, str]) -> ConfigDict:
-    """Loads the config that a path names, with changes and all defaults; it is locked.
-
-    Args:
-      path: as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`.
-      changes: values as texts, by place, as in {"data.source.name": "csv"}.
-
-    Raises:
-      UserError: there is no such config, or it cannot be made or changed so.
-    """
+    """Loads the config that a path names, with changes by place and all defaults; it is locked."""
     found = find_config(path)
     config = read_config(found) if found.endswith(".json") else _run_file(found)
     with config.unlocked():
         nodes = [place for place in changes if find_node(config, place) is not None]
         nodes += [place for place in changes if re.fullmatch(ADDED, place) and place not in nodes]
-        for place in sorted(nodes, key=_depth):
+        for place in sorted(nodes, key=lambda place: place.count(".")):
             _set_node(config, place, changes[place])
         fields = {place: text for place, text in changes.items() if place not in nodes}
         choose_components(config, fields)
@@ -107,10 +91,6 @@ def load_changed(path: str, changes: Mapping[str, str]) -> ConfigDict:
         complete_config(config)
     config.lock()
     return config
-
-
-def _depth(place: str) -> int:
-    return place.count(".")
 
 
 def _run_file(found: str) -> ConfigDict:
@@ -153,7 +133,7 @@ def _set_node(config: ConfigDict, place: str, text: str) -> None:
 def _set_field(config: ConfigDict, place: str, text: str) -> None:
     """Gives a field the value that a text stands for, by the field's type."""
     above, _, field = place.rpartition(".")
-    node, flag = find_node(config, above) if above else config, f"--config.{place}={text}"
+    node, flag = find_node(config, above), f"--config.{place}={text}"
     if node is None:
         raise ConfigError(f"{flag}: there is no config.{above}")
     if field not in node:
@@ -172,14 +152,7 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
     """Puts the components that a command line names, and the fields that it sets, into a config.
 
     A component that replaces another has its own defaults. It keeps the sources of the other and
-    the fields of `KEPT`.
-
-    Args:
-      config: changed in place; the values themselves are set later.
-      given: values as text, by field, as in {"data.source.name": "csv"}.
-
-    Raises:
-      ConfigError: a name is unknown, or a component lacks a field that the command line sets.
+    the fields of `KEPT`. The values themselves are set later.
     """
     for path in given:
         if match := re.fullmatch(r"(data\.mixture\.\w+)\.(\w+)", path):
@@ -187,7 +160,7 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
             if field not in part and field in (*list_settable(LoaderSettings), *OF_PARTS):
                 part[field] = None  # it takes that of config.data otherwise
     places = dict.fromkeys(path.rpartition(".")[0] for path in given)
-    for place in sorted(places, key=_depth):
+    for place in sorted(places, key=lambda place: place.count(".")):
         table = find_table(place)
         if table is None:
             continue
@@ -205,8 +178,9 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
                 f"config.{place} is empty: its fields need its name, one of "
                 f"{', '.join(sorted(table))}{advise(f'config.{place}', name=min(table))}"
             )
-        _choose(node, name, lookup(name, table, f"config.{place}"))
-        _prepare_fields(node, fields, table, f"config.{place}")
+        target = lookup(name, table, f"config.{place}")
+        _choose(node, name, target)
+        _prepare_fields(node, fields, target, f"config.{place}")
 
 
 def _check_mixture(config: ConfigDict, place: str, fields: Mapping[str, str]) -> None:
@@ -242,11 +216,8 @@ def _choose(node: ConfigDict, name: str, target: Any) -> None:
     fill_defaults(target, node)
 
 
-def _prepare_fields(
-    node: ConfigDict, fields: Mapping[str, str], table: Mapping[str, str], where: str
-) -> None:
+def _prepare_fields(node: ConfigDict, fields: Mapping[str, str], target: Any, where: str) -> None:
     """Adds the fields that a command line sets, and that have no defaults, to a node."""
-    target = lookup(node["name"], table, where)
     known, sources = list_settable(target), source_fields(target)
     for path, text in fields.items():
         field = path.partition(".")[0]

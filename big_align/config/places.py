@@ -63,24 +63,20 @@ def find_table(path: str) -> Mapping[str, str] | None:
 
 
 def find_node(config: ConfigDict, path: str) -> ConfigDict | None:
-    """Returns the node at a place; None if the config has none."""
+    """Returns the node at a place, "" for the whole config; None if there is none."""
     node = config
-    for field in path.split("."):
+    for field in path.split(".") if path else ():
         node = node.get(field) if isinstance(node, ConfigDict) else None
     return node if isinstance(node, ConfigDict) else None
 
 
 def find_target(config: ConfigDict, path: str) -> Any:
-    """Returns the callable that takes the fields of a node; None for a node of the run itself.
-
-    Raises:
-      ConfigError: the node's name is unknown.
-    """
-    if in_run(path) in GROUPS:
-        return GROUPS[in_run(path)]
-    match in_run(path).split("."):
-        case ["data", "mixture", _]:
-            return LoaderSettings
+    """Returns the callable that takes the fields of a node; None for a node of the run itself."""
+    place = in_run(path)
+    if place in GROUPS:
+        return GROUPS[place]
+    if re.fullmatch(r"data\.mixture\.[^.]+", place):
+        return LoaderSettings
     node, table = find_node(config, path), find_table(path)
     return lookup(node.get("name"), table, f"config.{path}") if node and table else None
 
@@ -93,8 +89,7 @@ def in_run(path: str) -> str:
 def list_nodes(config: ConfigDict, path: str = "") -> Iterator[str]:
     """Yields the place of every node, each before the nodes in it; "" is the whole config."""
     yield path
-    node = find_node(config, path) if path else config
-    for name, value in node.items():
+    for name, value in find_node(config, path).items():
         if isinstance(value, ConfigDict):
             yield from list_nodes(config, f"{path}.{name}".lstrip("."))
 

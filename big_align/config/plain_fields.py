@@ -11,26 +11,14 @@ from big_align.training.health.rewinds import RESPONSES
 CHOICES = {"gradient_dtype": ("float32", "bfloat16"), "on_divergence": RESPONSES}
 """Fields that take one of a few values."""
 COUNTS = (
-    "batch_size",
-    "total_steps",
-    "microbatches",
-    "log_every",
-    "evaluate_every",
-    "evaluate_batch_size",
+    *("batch_size", "total_steps", "microbatches", "log_every"),
+    *("evaluate_every", "evaluate_batch_size"),
 )
 """Fields that are at least 1."""
 
 
 def check_fields(config: Node, training: bool) -> None:
-    """Checks which fields there are, and the values of those that stand for themselves.
-
-    Args:
-      config: config of a run.
-      training: whether its batch must fit the devices of this machine.
-
-    Raises:
-      ConfigError: names the first wrong field, and what would be right.
-    """
+    """Checks which fields there are, and the values of those that stand for themselves."""
     for field in config:
         if field not in FIELDS:
             raise ConfigError(
@@ -40,19 +28,20 @@ def check_fields(config: Node, training: bool) -> None:
     for field in sorted(FIELDS - {"first"} - set(config)):
         raise ConfigError(f"config.{field} is missing; configs/common.py has all of them")
     check_values(config)
-    batches = {"batch_size": config["microbatches"]} if training else {}
-    for name, parts in (batches | {"evaluate_batch_size": 1}).items():
-        if config[name] % (jax.device_count() * parts):
-            wrong = explain_division(config[name], jax.device_count(), parts)
-            raise ConfigError(f"config.{name} = {config[name]} {wrong}")
+    if training:
+        check_batch(config, "batch_size", jax.device_count(), config["microbatches"])
+    check_batch(config, "evaluate_batch_size", jax.device_count())
+
+
+def check_batch(config: Node, field: str, devices: int, parts: int = 1) -> None:
+    """Checks that a batch divides over devices and, on each, into micro-batches."""
+    if config[field] % (devices * parts):
+        wrong = explain_division(config[field], devices, parts)
+        raise ConfigError(f"config.{field} = {config[field]} {wrong}")
 
 
 def check_values(config: Node) -> None:
-    """Checks the values of fields that stand for themselves, whatever the devices are.
-
-    Raises:
-      ConfigError: names the first wrong field, and what would be right.
-    """
+    """Checks the values of fields that stand for themselves, whatever the devices are."""
     counts = {field: config[field] for field in COUNTS}
     for field, count in (counts | {"checkpoint.every": config["checkpoint"]["every"]}).items():
         if not isinstance(count, int) or count < 1:

@@ -6,24 +6,14 @@ from typing import Any
 
 
 def fingerprint(content: Any, digits: int = 64) -> str:
-    """Returns the first hexadecimal digits of the SHA-256 of some content.
-
-    Args:
-      content: bytes, a text, which may have halves of surrogate pairs, or what JSON can hold.
-      digits: how many digits.
-    """
-    if not isinstance(content, bytes):
+    """Returns the first hexadecimal digits of the SHA-256 of bytes, a text, or what JSON holds."""
+    if not isinstance(content, bytes | memoryview):
         text = content if isinstance(content, str) else json.dumps(content)
         content = text.encode("utf-8", "surrogatepass")
     return hashlib.sha256(content).hexdigest()[:digits]
 
 
 def hash_bytes(content: Any, size: int = 8) -> bytes:
-    """Returns the BLAKE2b of a text, which may have halves of surrogate pairs, or of a buffer.
-
-    Args:
-      content: the text, bytes or a contiguous array.
-      size: how many bytes.
-    """
+    """Returns the BLAKE2b of a text, which may have halves of surrogate pairs, or of a buffer."""
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     return hashlib.blake2b(data, digest_size=size).digest()

@@ -3,9 +3,10 @@
 `Stopped` is not an error, but ends a run early in the same way.
 """
 
+import contextlib
 import difflib
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from absl import logging
@@ -22,9 +23,7 @@ class ConfigError(UserError):
 class FieldError(UserError):
     """A component cannot work with its settings; changing one or more of its fields would fix it.
 
-    Args:
-      message: what is wrong, without a final period.
-      fields: what to set each field to, or a word in capitals as a placeholder for it.
+    `fields` are what to set each to, or a word in capitals as a placeholder for it.
     """
 
     def __init__(self, message: str, **fields: Any):
@@ -73,12 +72,7 @@ class WeightFileError(UserError):
 
 
 class BrokenImages(UserError):
-    """Images that a caller gave cannot be read.
-
-    Args:
-      message: which, and why.
-      advice: what else the caller can ask for.
-    """
+    """Images that a caller gave cannot be read; the advice is what else the caller can do."""
 
     def __init__(self, message: str, advice: str):
         super().__init__(f"{message}; {advice}")
@@ -97,6 +91,17 @@ class Stopped(BaseException):
 
 class Rewound(Exception):
     """The run has decided to return to its last checkpoint and to leave data out."""
+
+
+@contextlib.contextmanager
+def naming_field(where: str) -> Iterator[None]:
+    """Makes a ValueError about a part of a config a ConfigError that names its place."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 LINE_MAX = 300  # characters of a message of a library, or of a file's text

@@ -14,19 +14,13 @@ from typing import Any
 
 from big_align.core.regular_files import is_missing, open_given
 
-SEAL = "crc32"
-"""The field of a JSON object with the checksum of its other fields."""
+SEAL = "crc32"  # the field of a JSON object with the checksum of its other fields
 BLOCK = 4 * 2**20  # bytes read at once
 THREADS = 8  # files at once; computing a checksum releases the interpreter lock
 
 
 def add_up(folder: Any, names: Iterable[str]) -> dict[str, list[int]]:
-    """Returns the size and the CRC-32 of files by name, as `find_fault` takes them.
-
-    Args:
-      folder: their folder, a `pathlib` or `epath` path.
-      names: their names in it, with slashes.
-    """
+    """Returns the size and the CRC-32 of files by name; their folder may be an `epath`."""
     names = sorted(names)
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         sums = pool.map(lambda name: _add_up(folder / name), names)
@@ -34,15 +28,7 @@ def add_up(folder: Any, names: Iterable[str]) -> dict[str, list[int]]:
 
 
 def find_fault(folder: Any, files: Mapping[str, Sequence[int]]) -> str | None:
-    """Compares files with their sizes and checksums.
-
-    Args:
-      folder: their folder.
-      files: as `add_up` returns them.
-
-    Returns:
-      What is wrong with the first file that differs from what was written; None if none does.
-    """
+    """Returns what is wrong with the first file that is not as `add_up` said; None if all are."""
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         faults = pool.map(lambda item: _compare(folder, *item), sorted(files.items()))
         return next(filter(None, faults), None)

@@ -12,14 +12,8 @@ from big_align.core.errors import UserError
 def lock_folder(folder: str | os.PathLike, refusal: str | None = None) -> Iterator[None]:
     """Keeps other processes of this machine that lock a folder out of it.
 
-    On a file system without locks it does nothing.
-
-    Args:
-      folder: the folder, which is there.
-      refusal: what is told if another process has it; None waits for that process.
-
-    Raises:
-      UserError: another process has it.
+    If another has it, this waits or, given a refusal, raises a UserError. On a file system without
+    locks it does nothing.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -10,10 +10,5 @@ def split_path(path: str) -> tuple[str, ...]:
 
 
 def fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Returns whether a path is at or below one that a pattern names.
-
-    Args:
-      path: names of modules, and of a parameter.
-      pattern: names; `*` and `?` match any characters within a name.
-    """
+    """Returns whether a path is at or below a pattern; * and ? match characters within a name."""
     return len(path) >= len(pattern) and all(map(fnmatch.fnmatchcase, path, pattern))

@@ -5,8 +5,7 @@ from typing import Annotated, Any, TypeVar
 
 from ml_collections import ConfigDict
 
-Node = ConfigDict | Mapping[str, Any]
-"""A part of a config."""
+Node = ConfigDict | Mapping[str, Any]  # a part of a config
 
 T = TypeVar("T")
 GIVEN = object()

@@ -12,14 +12,10 @@ ENDLESS = "{l_bar}{n_fmt}{unit} [{elapsed}, {rate_fmt}{postfix}]"
 
 
 def make_bar(*arguments: Any, **options: Any) -> tqdm:
-    """Makes a progress bar on standard error that shows the time left.
+    """Makes a progress bar of `tqdm` on standard error that shows the time left.
 
     Schedulers and containers write standard error to a file, where each of a bar's ten updates per
     second would remain. There it is a line every 5 to 60 seconds, and one at the end.
-
-    Args:
-      *arguments: arguments of `tqdm`.
-      **options: keyword arguments of `tqdm`.
     """
     # A notebook's output is not a terminal, but can move a bar.
     moves = sys.stderr.isatty() or "ipykernel" in sys.modules

@@ -16,11 +16,7 @@ MEMBER_MAX = 2**30  # bytes of an image or a text; a larger one would fill the m
 
 
 def open_regular(path: str | os.PathLike) -> int:
-    """Opens a local file for reading; returns its descriptor.
-
-    Raises:
-      OSError: it cannot be opened, or is a folder, a pipe or a device; the message names it.
-    """
+    """Opens a local file, and nothing else, for reading; returns its descriptor."""
     try:
         number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except ValueError as error:  # a zero byte in the path
@@ -32,11 +28,7 @@ def open_regular(path: str | os.PathLike) -> int:
 
 
 def open_given(path: Any) -> BinaryIO:
-    """Opens a file for reading bytes: a local one like `open_regular`, or an `epath` of a bucket.
-
-    Raises:
-      OSError: it is missing, cannot be opened or is no file. A bucket's errors are TensorFlow's.
-    """
+    """Opens a file for reading bytes: a local one like `open_regular`, or that of a bucket."""
     if "://" in os.fspath(path):
         return path.open("rb")
     return os.fdopen(open_regular(path), "rb")
@@ -55,11 +47,7 @@ def check_regular(path: str | os.PathLike) -> None:
 
 
 def map_array(path: str | os.PathLike) -> np.ndarray:
-    """Opens the array of a local file of NumPy, memory-mapped.
-
-    Raises:
-      UserError: it is missing, cut short or no array.
-    """
+    """Opens the array of a local file of NumPy, memory-mapped."""
     try:
         check_regular(path)
         return np.load(path, mmap_mode="r", allow_pickle=False)

@@ -18,10 +18,6 @@ def reaches(scores: Any, best: Any) -> Any:
 
     Those are counted against a query: equal scores, so that embeddings that have collapsed to a
     point score nothing, and NaN.
-
-    Args:
-      scores: cosines, or scores of classifiers, as an array of NumPy or JAX.
-      best: the score to reach, of a shape that broadcasts.
     """
     return ~(scores < _lower(best))
 
@@ -34,12 +30,7 @@ def _lower(scores: Any) -> Any:
 def rank_of_class(
     scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
 ) -> Int[np.ndarray, "n"]:
-    """Returns how many wrong classes have the score of the right one or a higher one.
-
-    Args:
-      scores: score of each example for each class.
-      label: the right class of each example.
-    """
+    """Returns how many wrong classes have the score of the right one or a higher one."""
     own = np.take_along_axis(scores, label[:, None], axis=1)
     return reaches(scores, own).sum(axis=1) - 1
 
@@ -47,12 +38,7 @@ def rank_of_class(
 def take_class(
     scores: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
 ) -> Int[np.ndarray, "n"]:
-    """Returns the class that each example is taken for: a wrong one if the right one ties with it.
-
-    Args:
-      scores: score of each example for each class.
-      label: the right class of each example.
-    """
+    """Returns the class that each example is taken for; of two that tie, the wrong one."""
     own = np.take_along_axis(scores, label[:, None], axis=1)
     lowered = np.float64(scores)
     np.put_along_axis(lowered, label[:, None], _lower(own), axis=1)

@@ -15,10 +15,8 @@ from typing import BinaryIO
 
 from big_align.core.errors import UserError
 
-PARTIAL = ".partial"
-"""The ending of files and folders that are not complete."""
-LEFT_AFTER = 3600
-"""Seconds after which nobody writes to a file any more."""
+PARTIAL = ".partial"  # the ending of files and folders that are not complete
+LEFT_AFTER = 3600  # seconds after which nobody writes to a file any more
 
 
 def name_partial(path: str | os.PathLike) -> pathlib.Path:
@@ -32,16 +30,8 @@ def name_partial(path: str | os.PathLike) -> pathlib.Path:
 
 
 def check_local(path: str | os.PathLike, flag: str = "--output") -> None:
-    """Refuses an address such as gs://..., of which a folder would be made here.
-
-    Args:
-      path: the file or folder to write, perhaps as a `pathlib.Path`, which has lost a slash.
-      flag: where the user has named it, for messages.
-
-    Raises:
-      UserError: it is an address.
-    """
-    if re.match(r"[a-zA-Z][\w+.-]+:/", os.fspath(path)):
+    """Refuses an address such as gs://..., of which a folder would be made here."""
+    if re.match(r"[a-zA-Z][\w+.-]+:/", os.fspath(path)):  # a `pathlib.Path` has lost a slash
         raise UserError(
             f"{flag}={os.fspath(path)} is an address, and files are written here: name a local "
             "path, and copy it there afterwards"
@@ -51,17 +41,7 @@ def check_local(path: str | os.PathLike, flag: str = "--output") -> None:
 def check_file(
     path: str, flag: str = "--output", endings: Sequence[str] = (), overwrite: bool = True
 ) -> None:
-    """Checks that a file can be written, before there is what goes into it; makes its folder.
-
-    Args:
-      path: the file.
-      flag: where the user has named it, for messages.
-      endings: what its name may end in, as in ".json"; none for anything.
-      overwrite: whether an existing file may be replaced.
-
-    Raises:
-      UserError: it cannot be written; the message says why.
-    """
+    """Checks that a file can be written, before there is what goes into it; makes its folder."""
     check_local(path, flag)
     given, target = f"{flag}={path}", pathlib.Path(path)
     if endings and not path.lower().endswith(tuple(endings)):
@@ -95,13 +75,8 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 def open_whole(path: str | os.PathLike, sync: bool = False) -> Iterator[BinaryIO]:
     """Opens a file for writing bytes; it gets its name when the block ends without an exception.
 
-    Args:
-      path: the file; an existing one is replaced. Of several writers, the last one wins.
-      sync: whether the content must be on the disk before it gets the name, so that not even the
-        loss of power leaves a part of it.
-
-    Raises:
-      OSError: it cannot be written; an existing file is as it was.
+    An existing one is replaced, and stays as it was if this fails; of several writers, the last one
+    wins. With `sync`, not even the loss of power leaves a part of the content.
     """
     partial = name_partial(path)
     try:

@@ -62,9 +62,8 @@ def fold_text(text: str) -> str:
 def spell(char: str) -> str:
     """Returns what a character is to words.
 
-    Returns:
-      The character, if it is a part of words; with spaces around it, if it is a word; "", if it is
-      no text or only says how the one before it looks; and a space, if it parts words.
+    That is itself, if it is a part of words; with spaces around it, if it is a word; "", if it is
+    no text or only says how the one before it looks; and a space, if it parts words.
     """
     code, kind = ord(char), unicodedata.category(char)
     if is_space(char):

@@ -15,14 +15,6 @@ def process_rows(mesh: Mesh, batch_size: int, process: int | None = None) -> Int
     """Returns the rows of the global batch that a process has to load, in ascending order.
 
     The mesh follows the machine, so the rows of a process's devices may be anywhere in the batch.
-
-    Args:
-      mesh: the devices.
-      batch_size: rows of the global batch.
-      process: number of the process; None for this one.
-
-    Raises:
-      ValueError: the batch does not divide over the devices.
     """
     if batch_size % mesh.size:
         raise ValueError(f"batch_size = {batch_size} {explain_division(batch_size, mesh.size)}")

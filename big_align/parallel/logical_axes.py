@@ -41,14 +41,9 @@ def partition(names: Iterable[str | None], shape: tuple[int, ...], mesh: Mesh) -
 def state_shardings(boxed_params: Any, state: Any, mesh: Mesh) -> Any:
     """Returns the placement of each leaf of a training state.
 
-    Parameters follow the table. Arrays that mirror a parameter (moments, averages: the same path of
-    dictionary keys and the same shape) are placed like it, tables are split over all devices, and
-    everything else is replicated.
-
-    Args:
-      boxed_params: abstract parameters with the logical names of their axes, from `init`.
-      state: the abstract state.
-      mesh: the mesh.
+    Parameters, whose logical names `boxed_params` has, follow the table. Arrays that mirror a
+    parameter (moments, averages: the same path of dictionary keys and the same shape) are placed
+    like it, tables are split over all devices, and everything else is replicated.
     """
     logical = nn.get_partition_spec(boxed_params)
     arrays = nn.meta.unbox(boxed_params)

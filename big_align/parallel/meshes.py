@@ -17,9 +17,7 @@ BATCH_AXES = ("data", "fsdp")
 
 
 def make_mesh(
-    fsdp: int = 1,
-    devices: Sequence[Any] | None = None,
-    shape: tuple[int, int] | None = None,
+    fsdp: int = 1, devices: Sequence[Any] | None = None, shape: tuple[int, int] | None = None
 ) -> Mesh:
     """Makes the (data, fsdp) mesh over all devices, in an order that suits the machine.
 

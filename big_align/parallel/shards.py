@@ -96,31 +96,17 @@ def locate_rows(
 ) -> Int[Array, "..."]:
     """Returns the positions of rows of a whole in its part of `size` rows starting at `first`.
 
-    Args:
-      rows: the numbers of the rows in the whole.
-      first: number of the part's first row; on device i of equal shards it is i * `size`.
-      size: rows of the part.
-
-    Returns:
-      Positions in [0, `size`), or `size` for rows outside the part.
+    It is `size` for rows outside the part. On device i of equal shards, `first` is i * `size`.
     """
     inside = (rows >= first) & (rows < first + size)
     return jnp.where(inside, rows - first, size)
 
 
 def map_rows(function: Callable[[Any, Any], Any], whole: Any, rows: Any, mesh: Mesh) -> Any:
-    """Runs a function on every device, on its part of the rows, inside a compiled function.
+    """Runs a function of `whole` and a device's part of the rows on every device, when compiled.
 
     Nothing moves between devices except the gradient of `whole`, which is summed over them once.
-
-    Args:
-      function: takes `whole` and the rows of one device; returns rows.
-      whole: arrays that every device sees in full.
-      rows: arrays whose leading axis is a multiple of the number of devices.
-      mesh: the devices.
-
-    Returns:
-      The rows of all devices, in the order of `rows`.
+    The number of rows is a multiple of that of devices; results are in the order of the rows.
     """
 
     def run(rows: Any, whole: Any) -> tuple[Any, tuple]:
@@ -133,12 +119,8 @@ def map_rows(function: Callable[[Any, Any], Any], whole: Any, rows: Any, mesh: M
 def concatenate_rows(arrays: Sequence[Array], mesh: Mesh) -> Array:
     """Concatenates arrays along their rows on each device, so that no row moves between devices.
 
-    Args:
-      arrays: their leading axes are multiples of the number of devices.
-      mesh: the devices.
-
-    Returns:
-      The rows of the first device from all arrays in turn, then those of the second, and so on.
+    So the rows of the first device from all arrays come first, then those of the second, and so on.
+    Their numbers are multiples of that of devices.
     """
     parts = [x.reshape(mesh.size, -1, *x.shape[1:]) for x in arrays]
     both = jnp.concatenate(parts, axis=1)

@@ -11,19 +11,14 @@ from big_align.planning.collectives import Collective
 class Bound:
     """Seconds that one device needs for each part of a step, at the peaks of its chip.
 
-    Attributes:
-      compute: FLOPs over the chip's bfloat16 peak, whatever their type: TPUs multiply float32 this
-        way unless told otherwise.
-      memory: bytes over the bandwidth of main memory.
-      inside: bytes sent over all links of the slice or node.
-      between: bytes sent to other slices or nodes, over the device's share of its host's network;
-        None if some are sent and the network's speed is not published.
+    FLOPs of any type are held against the bfloat16 peak: TPUs multiply float32 this way unless told
+    otherwise. The device has its share of its host's network, whose speed may not be published.
     """
 
     compute: float
-    memory: float
-    inside: float
-    between: float | None
+    memory: float  # bytes over the bandwidth of main memory
+    inside: float  # bytes sent over all links of the slice or node
+    between: float | None  # bytes sent to others; None if it is not known how fast
 
     @property
     def parts(self) -> dict[str, float]:
@@ -49,14 +44,7 @@ class Bound:
 def bound_step(
     chip: Chip, flops: float | int, traffic: float | int, sent: Sequence[Collective]
 ) -> Bound:
-    """Bounds the time of a step.
-
-    Args:
-      chip: its peaks.
-      flops: FLOPs that one device executes.
-      traffic: bytes between one device and its main memory.
-      sent: the collectives of a step.
-    """
+    """Bounds the time of a step; FLOPs and traffic with main memory are those of one device."""
     inside = sum(each.sent_inside for each in sent)
     between: float | None = 0.0
     if crossing := sum(each.sent_between for each in sent):

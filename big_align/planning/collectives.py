@@ -2,7 +2,8 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from big_align.planning import replica_groups
 from big_align.planning.executed import Run, walk
@@ -11,56 +12,33 @@ from big_align.planning.hlo import HloProgram
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 COMPUTE = ("fusion", "dot", "convolution", "custom-call")
 """Operations that a collective can overlap with."""
-CHAIN = re.compile(r'chain_id="(\d+)"')
-"""What the steps of one collective have in common."""
+CHAIN = re.compile(r'chain_id="(\d+)"')  # what the steps of one collective have in common
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """Collectives of one kind, type and group of devices, in one step.
+    """Collectives of one kind, type and group of devices, in one step."""
 
-    Attributes:
-      kind: one of `KINDS`.
-      dtype: element type.
-      devices: number of devices that take part together.
-      places: number of slices or nodes of these devices.
-      count: number of executions, loops included; one with arrays of several types counts for each.
-      bytes: size of the whole arrays: the output of an all-gather and the input of a
-        reduce-scatter, on one device.
-      sent_inside: bytes that one device sends within its slice or node.
-      sent_between: bytes that one device sends to others.
-      overlapped: how many of those in `count` overlap with computations.
-    """
-
-    kind: str
+    kind: str  # one of `KINDS`
     dtype: str
-    devices: int
-    places: int
-    count: int
-    bytes: int
-    sent_inside: float
-    sent_between: float
-    overlapped: int = 0
+    devices: int  # that take part together
+    places: int  # slices or nodes of these devices
+    count: int  # executions, loops included; arrays of several types count for each
+    bytes: int  # of whole arrays: what an all-gather makes, what a reduce-scatter takes
+    sent_inside: float  # bytes that one device sends within its slice or node
+    sent_between: float  # bytes that one device sends to others
+    overlapped: int = 0  # how many of `count` overlap with computations
 
 
 def list_collectives(program: HloProgram, places: Sequence[int]) -> list[Collective]:
-    """Lists the collectives of a program, the largest first.
-
-    Args:
-      program: the compiled program.
-      places: the slice or node of each device, in the order of the mesh.
-
-    Raises:
-      ValueError: a notation of groups is unknown.
-    """
+    """Lists collectives, the largest first; `places` has each device's slice or node."""
     found: dict[tuple, Collective] = {}
     chains = set()
     for run in walk(program):
         kind = _kind(run)
         if kind is None:
             continue
-        # TPUs split an asynchronous collective into steps, each inside a fusion that runs beside
-        # it.
+        # TPUs split an asynchronous collective into steps, each in a fusion that runs beside it.
         if chain := CHAIN.search(run.instruction.attributes):
             if (kind, chain[1]) in chains:
                 continue
@@ -68,7 +46,7 @@ def list_collectives(program: HloProgram, places: Sequence[int]) -> list[Collect
         groups = _groups(run, kind, len(places))
         devices = max(map(len, groups))
         crossed = max(len({places[device] for device in group}) for group in groups)
-        for dtype, size in _sizes(run):
+        for dtype, size in _sizes(run).items():
             whole = size * devices if kind == "all-gather" else size
             inside, between = _sent(kind, whole, devices, crossed)
             key = kind, dtype, devices, crossed
@@ -112,20 +90,20 @@ def _kind(run: Run) -> str | None:
     return kind
 
 
-def _sizes(run: Run) -> Iterator[tuple[str, int]]:
-    """Yields the types of the inputs, with the bytes of each."""
-    sizes: dict[str, int] = {}
+def _sizes(run: Run) -> Counter[str]:
+    """Returns the bytes of the inputs by their types."""
+    sizes: Counter[str] = Counter()
     for arrays in run.computation.operand_arrays(run.instruction):
         for array in arrays:
-            sizes[array.dtype] = sizes.get(array.dtype, 0) + array.bytes
-    yield from sizes.items()
+            sizes[array.dtype] += array.bytes
+    return sizes
 
 
 def _groups(run: Run, kind: str, num_devices: int) -> list[list[int]]:
     if kind == "collective-permute":
         text = run.instruction.attribute("source_target_pairs") or ""
-        pairs = replica_groups.parse_pairs(text)
-        return [list(pair) for pair in pairs if pair[0] != pair[1]] or [[0]]
+        pairs = replica_groups.parse_lists(text)
+        return [pair for pair in pairs if pair[0] != pair[1]] or [[0]]
     text = run.instruction.attribute("replica_groups")
     return replica_groups.parse_groups(text, num_devices)
 

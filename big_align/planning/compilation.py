@@ -28,54 +28,31 @@ LAST = "-buffer-assignment.txt"
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What to compile, for which machine, and how.
-
-    Attributes:
-      config: path of the config file.
-      overrides: as in `--config.batch_size=8`.
-      topology: name of the machine.
-      slices: number of TPU slices.
-      effort: XLA's effort in optimizing time and memory, from -1 to 1; None for its default.
-      machine_code: whether the compiler runs to the end.
-      level: what towers recompute whose `remat` is "auto".
-    """
+    """What to compile, for which machine, and how."""
 
     config: str
-    overrides: tuple[str, ...]
-    topology: str
-    slices: int = 1
-    effort: float | None = -1.0
-    machine_code: bool = False
-    level: str = LEVELS[0]
+    overrides: tuple[str, ...]  # as in `--config.batch_size=8`
+    topology: str  # name of the machine
+    slices: int = 1  # of TPUs
+    effort: float | None = -1.0  # XLA's effort, from -1 to 1; None for its default
+    machine_code: bool = False  # whether the compiler runs to the end
+    level: str = LEVELS[0]  # what towers recompute whose `remat` is "auto"
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """A step that was compiled, or does not fit.
+    """A step that was compiled, or does not fit."""
 
-    Attributes:
-      traced: what is known without compiling, see `tracing.trace`.
-      text: the program; None if it does not fit.
-      memory: bytes on a device by purpose, see `read_memory`; empty if it does not fit.
-      refused: why the compiler refused to compile it, None if it did compile.
-      seconds: wall time of tracing, and in total.
-      xla_bytes: XLA's own count of bytes accessed, if machine code was made.
-    """
-
-    traced: dict[str, Any]
-    text: str | None
-    memory: dict[str, int]
-    refused: str | None
-    seconds: dict[str, float]
-    xla_bytes: float | None = None
+    traced: dict[str, Any]  # what is known without compiling, see `tracing.trace`
+    text: str | None  # the program; None if it does not fit
+    memory: dict[str, int]  # bytes on a device, see `read_memory`; empty if it does not fit
+    refused: str | None  # why the compiler did not compile it
+    seconds: dict[str, float]  # wall time of tracing, and in total
+    xla_bytes: float | None = None  # XLA's own count, if machine code was made
 
 
 def compile_step(request: Request) -> CompiledStep:
-    """Compiles a step, with the least recomputation that fits where a tower's `remat` is "auto".
-
-    Raises:
-      UserError: the config does not fit the machine, or one of them is unknown.
-    """
+    """Compiles a step, with the least recomputation that fits where a tower's `remat` is "auto"."""
     check_machine(request.topology, request.slices)
     limit = CHIPS[request.topology.partition(":")[0]].usable_memory
     for level in LEVELS:
@@ -152,12 +129,8 @@ def _size_of_last(dump: Path) -> int:
 def read_memory(path: Path) -> dict[str, int]:
     """Reads the buffers of a program in a device's main memory from XLA's buffer assignment.
 
-    Args:
-      path: path of "...-buffer-assignment.txt".
-
-    Returns:
-      Bytes of `arguments` (the state, which the new state replaces in place, and the batch),
-      `outputs` with buffers of their own, `temporaries`, `constants`, and `peak`: the sum of all.
+    Returns bytes of `arguments` (the state, which the new state replaces in place, and the batch),
+    `outputs` with buffers of their own, `temporaries`, `constants`, and `peak`: the sum of all.
     """
     memory = dict.fromkeys(("arguments", "outputs", "temporaries", "constants"), 0)
     with open(path) as lines:

@@ -19,21 +19,13 @@ from big_align.planning.hlo import Array, Computation, HloProgram, Instruction
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """An instruction and how often a program runs it.
-
-    Attributes:
-      computation: the computation that contains it.
-      instruction: the instruction.
-      times: number of executions, loops included.
-      fused: whether it is inside a fusion, so that its operands and outputs are not in memory.
-      caller: what runs its computation; None in the entry.
-    """
+    """An instruction and how often a program runs it."""
 
     computation: Computation
     instruction: Instruction
-    times: int
-    fused: bool
-    caller: "Run | None" = None
+    times: int  # number of executions, loops included
+    fused: bool  # inside a fusion, so that operands and outputs are not in memory
+    caller: "Run | None" = None  # what runs its computation; None in the entry
 
 
 _CALLS = {"fusion": "calls", "fusion-start": "calls", "async-start": "calls", "call": "to_apply"}
@@ -196,11 +188,8 @@ _COUNTS = {
 def _pair_flops(instruction: Instruction, left: Array, right: Array, made: Array) -> int:
     """Counts 2 x output features and batch x input features per group x pairs that meet.
 
-    Args:
-      instruction: a convolution, or a gradient of one, which has the attributes of that one.
-      left: its image.
-      right: its kernel.
-      made: its output.
+    `left`, `right` and `made` are a convolution's image, kernel and output; its gradients have its
+    attributes.
     """
     names = re.split("_|->", instruction.attribute("dim_labels") or "")
     image, kernel, out = names

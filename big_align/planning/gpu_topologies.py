@@ -20,23 +20,14 @@ from big_align.parallel.devices.chips import CHIPS
 
 
 class Target(NamedTuple):
-    """What a program's layout on a GPU depends on, besides `Chip`.
+    """What a program's layout on a GPU depends on, besides `Chip`."""
 
-    Attributes:
-      capability: compute capability, major and minor.
-      processors: streaming multiprocessors.
-      lanes: float32 units of each.
-      clock: GHz, boosted.
-      cache: bytes of the second-level cache.
-      shared: KiB of shared memory of a multiprocessor; a block may have one less.
-    """
-
-    capability: tuple[int, int]
-    processors: int
-    lanes: int
-    clock: float
-    cache: int
-    shared: int
+    capability: tuple[int, int]  # compute capability, major and minor
+    processors: int  # streaming multiprocessors
+    lanes: int  # float32 units of each
+    clock: float  # GHz, boosted
+    cache: int  # bytes of the second-level cache
+    shared: int  # KiB of shared memory of a multiprocessor; a block may have one less
 
 
 _A100 = Target((8, 0), 108, 64, 1.41, 40 * 2**20, 164)
@@ -59,16 +50,7 @@ def has_compiler() -> bool:
 
 
 def describe_gpus(name: str, nodes: int, gpus: int) -> list[jax.Device]:
-    """Describes the GPUs of some nodes.
-
-    Args:
-      name: a name in `TARGETS`.
-      nodes: number of nodes.
-      gpus: GPUs in each.
-
-    Returns:
-      Devices for which programs can be compiled, node by node; `process_index` is the node.
-    """
+    """Describes the GPUs of some nodes, by a name in `TARGETS`; `process_index` is the node."""
     # The plugin would look for a driver and fail.
     os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
     return topologies.get_topology_desc(

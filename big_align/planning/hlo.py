@@ -15,22 +15,17 @@ _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _START = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
 _OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
 _OPERAND = re.compile(r"%([\w.\-]+(?:#\d+)*)")
-_PAIRS = {"(": ")", "{": "}", "[": "]"}
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*"|[(){}\[\],]')
+_OPENING, _CLOSING = "({[", ")}]"
 
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """One array of a program.
+    """One array of a program."""
 
-    Attributes:
-      dtype: element type, as named in HLO: "bf16", "f32", "pred".
-      shape: sizes of its axes on one device.
-      space: memory space: 0 is the device's main memory, others are on the chip.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    space: int = 0
+    dtype: str  # as named in HLO: "bf16", "f32", "pred"
+    shape: tuple[int, ...]  # on one device
+    space: int = 0  # 0 is the device's main memory, others are on the chip
 
     @property
     def size(self) -> int:
@@ -45,25 +40,15 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One instruction.
+    """One instruction."""
 
-    Attributes:
-      name: unique within its computation.
-      opcode: as in "dot" or "all-gather-start".
-      outputs: its results; several arrays for a tuple, with nested tuples flattened.
-      operands: names of the instructions that it reads.
-      attributes: the text after the operands.
-      is_root: whether it is the return value of its computation.
-      literal: the text of the operands, for constants and the number of a parameter.
-    """
-
-    name: str
-    opcode: str
-    outputs: tuple[Array, ...]
-    operands: tuple[str, ...]
-    attributes: str
-    is_root: bool = False
-    literal: str = ""
+    name: str  # unique within its computation
+    opcode: str  # as in "dot" or "all-gather-start"
+    outputs: tuple[Array, ...]  # several for a tuple, with nested tuples flattened
+    operands: tuple[str, ...]  # names of the instructions that it reads
+    attributes: str  # the text after the operands
+    is_root: bool = False  # it is what its computation returns
+    literal: str = ""  # the text of the operands, for constants and parameters
 
     def attribute(self, name: str) -> str | None:
         """Returns the text of an attribute, such as "{0,1}" of dimensions={0,1}, or None."""
@@ -133,11 +118,7 @@ class HloProgram:
 
 
 def parse_program(text: str) -> HloProgram:
-    """Reads the text of a compiled program, from `jax.stages.Compiled.as_text`.
-
-    Raises:
-      ValueError: the text has no entry computation, or a line cannot be read.
-    """
+    """Reads the text of a compiled program, from `jax.stages.Compiled.as_text`."""
     computations, entry = {}, None
     name, instructions, types = None, {}, {}
     for line in text.splitlines():
@@ -231,36 +212,19 @@ def element_bits(dtype: str) -> int:
 
 def _matching(text: str, start: int) -> int:
     """Returns where the parenthesis opened at `start` closes; quoted text is skipped."""
-    opening, depth, position = text[start], 0, start
-    closing = _PAIRS[opening]
-    while position < len(text):
-        letter = text[position]
-        if letter == '"':
-            position = _end_of_quote(text, position)
-        elif letter == opening:
-            depth += 1
-        elif letter == closing:
-            depth -= 1
-            if not depth:
-                return position
-        position += 1
+    depth = 0
+    for mark in _MARK.finditer(text, start):
+        depth += (mark[0] in _OPENING) - (mark[0] in _CLOSING)
+        if not depth:
+            return mark.start()
     raise ValueError(f"a parenthesis is not closed: {text[start : start + 200]!r}")
-
-
-def _end_of_quote(text: str, start: int) -> int:
-    position = start + 1
-    while text[position] != '"':
-        position += 2 if text[position] == "\\" else 1
-    return position
 
 
 def _end_of_value(text: str, start: int) -> int:
     """Returns the end of an attribute's value: the comma outside of all parentheses."""
-    position = start
-    while position < len(text) and text[position] not in ",":
-        if text[position] in _PAIRS:
-            position = _matching(text, position)
-        elif text[position] == '"':
-            position = _end_of_quote(text, position)
-        position += 1
-    return position
+    depth = 0
+    for mark in _MARK.finditer(text, start):
+        if mark[0] == "," and not depth:
+            return mark.start()
+        depth += (mark[0] in _OPENING) - (mark[0] in _CLOSING)
+    return len(text)

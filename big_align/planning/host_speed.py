@@ -9,21 +9,12 @@ from PIL import Image
 
 from big_align.data.images.image_ops import Transform
 
-PHOTO_SIZE = (500, 375)
-"""Width and height of typical photographs in data sets from the web."""
-SECONDS = 1.0
-"""How long is measured."""
+PHOTO_SIZE = (500, 375)  # width and height of typical photographs in data sets from the web
+SECONDS = 1.0  # how long is measured
 
 
 def measure_images_per_core(transform: str) -> float:
-    """Decodes and transforms JPEGs in one thread for a second.
-
-    Args:
-      transform: operations of `config.data.transform`.
-
-    Returns:
-      Images per second of processor time, on this machine.
-    """
+    """Decodes and transforms JPEGs in one thread; returns images per second of processor time."""
     operations, rng = Transform(transform), random.Random(0)
     photos = [_make_photo(seed) for seed in range(8)]
     operations(photos[0], rng)

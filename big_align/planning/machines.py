@@ -1,6 +1,7 @@
 """The machine to plan for: TPU slices, or nodes of GPUs, with their published peaks."""
 
 import dataclasses
+import re
 
 import jax
 
@@ -11,22 +12,13 @@ from big_align.planning import gpu_topologies, topologies
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Devices to compile for, and their properties.
+    """Devices that programs can be compiled for, and their properties."""
 
-    Attributes:
-      name: as in "v5e:16x16" or "h100:8x8".
-      slices: number of slices, connected by the data center's network.
-      chip: its published peaks.
-      devices: devices that programs can be compiled for; CPUs stand in for GPUs where JAX is not
-        installed for CUDA.
-      hosts: number of processes.
-    """
-
-    name: str
-    slices: int
+    name: str  # as in "v5e:16x16" or "h100:8x8"
+    slices: int  # connected by the data center's network
     chip: Chip
-    devices: tuple[jax.Device, ...]
-    hosts: int
+    devices: tuple[jax.Device, ...]  # CPUs stand in for GPUs if JAX is not installed for CUDA
+    hosts: int  # number of processes
 
     @property
     def stands_in(self) -> bool:
@@ -46,15 +38,7 @@ class Machine:
 
 
 def find_machine(name: str, slices: int = 1) -> Machine:
-    """Describes a machine.
-
-    Args:
-      name: a TPU topology, "v5e:16x16", or NODES x GPUS of a GPU, "h100:8x8".
-      slices: number of TPU slices.
-
-    Raises:
-      UserError: the machine is unknown, or there are not enough virtual devices for it.
-    """
+    """Describes a machine: a TPU topology, "v5e:16x16", or NODES x GPUS of a GPU, "h100:8x8"."""
     check_machine(name, slices)
     kind, count = name.partition(":")[0], count_devices(name, slices)
     if kind in topologies.GENERATIONS:
@@ -65,27 +49,18 @@ def find_machine(name: str, slices: int = 1) -> Machine:
     if gpu_topologies.has_compiler():
         devices = tuple(gpu_topologies.describe_gpus(kind, nodes, gpus))
     else:
-        devices = _find_stand_ins(name, count)
-    chip = dataclasses.replace(CHIPS[kind], chips_per_host=gpus)
-    return Machine(name, 1, chip, devices, nodes)
-
-
-def _find_stand_ins(name: str, count: int) -> tuple[jax.Device, ...]:
-    devices = tuple(jax.devices("cpu")[:count])
+        devices = tuple(jax.devices("cpu")[:count])
     if len(devices) < count:
         raise UserError(
             f"{name} needs {count} virtual devices and there are {len(devices)}: set "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={count} before jax starts"
         )
-    return devices
+    chip = dataclasses.replace(CHIPS[kind], chips_per_host=gpus)
+    return Machine(name, 1, chip, devices, nodes)
 
 
 def count_chips(name: str, slices: int = 1) -> int:
-    """Returns the number of chips of a machine.
-
-    Raises:
-      UserError: the machine is unknown.
-    """
+    """Returns the number of chips of a machine."""
     if name.partition(":")[0] not in CHIPS:
         raise UserError(
             f"topology {name!r} is not known; there are {', '.join(topologies.largest())}, and "
@@ -103,33 +78,23 @@ def count_devices(name: str, slices: int = 1) -> int:
 
 
 def check_machine(name: str, slices: int = 1) -> None:
-    """Checks that a machine can be planned for.
-
-    Raises:
-      UserError: it is unknown, or libtpu is not installed.
-    """
+    """Checks that a machine can be planned for."""
     if slices < 1:
         raise UserError(f"--slices={slices}: at least 1 is needed")
     count_devices(name, slices)
-    if name.partition(":")[0] in topologies.GENERATIONS:
+    kind = name.partition(":")[0]
+    if kind in topologies.GENERATIONS:
         topologies.check_libtpu(name)
     elif slices != 1:
-        kind = name.partition(":")[0]
         raise UserError(f"--slices={slices} is for TPUs; more nodes of {kind} are {kind}:NODESx8")
 
 
 def gpu_shape(name: str) -> tuple[int, int]:
-    """Returns nodes and GPUs per node of "h100:8x8".
-
-    Raises:
-      UserError: the name has a different form.
-    """
+    """Returns nodes and GPUs per node of "h100:8x8"."""
     kind, _, shape = name.partition(":")
-    sizes = shape.split("x")
-    if len(sizes) != 2 or not all(size.isdecimal() and int(size) for size in sizes):
+    if not (match := re.fullmatch(r"0*([1-9]\d*)x0*([1-9]\d*)", shape)):
         raise UserError(f"topology {name!r}: write {kind}:NODESxGPUS, such as {kind}:8x8")
-    nodes, gpus = map(int, sizes)
-    return nodes, gpus
+    return int(match[1]), int(match[2])
 
 
 def virtual_devices(name: str) -> int:
@@ -138,11 +103,7 @@ def virtual_devices(name: str) -> int:
 
 
 def same_size(kind: str, num_chips: int) -> str:
-    """Returns the machine of a kind with a given number of chips; GPUs in nodes of 8.
-
-    Raises:
-      UserError: the kind is unknown, or none of its topologies has this number.
-    """
+    """Returns the machine of a kind with a given number of chips; GPUs in nodes of 8."""
     if kind in _gpus():
         nodes, rest = divmod(num_chips, 8)
         if num_chips < 8:

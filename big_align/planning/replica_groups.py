@@ -13,41 +13,25 @@ Groups = list[list[int]]
 
 
 def parse_groups(text: str | None, num_devices: int) -> Groups:
-    """Returns the groups of a collective.
-
-    Args:
-      text: the value of `replica_groups`; None or "{}" is one group of all.
-      num_devices: number of devices that the program runs on.
-
-    Raises:
-      ValueError: the notation is unknown.
-    """
+    """Returns the groups of a collective; no text, or "{}", is one group of all devices."""
     text = (text or "{}").strip()
     if text.startswith("mesh["):
         return _parse_mesh(text)
     if text.startswith("["):
-        return _parse_iota(text)
+        shape, _, source = text.partition("<=")
+        return _iota(source).reshape(_numbers(shape)).tolist()
     if not text.startswith("{"):
         raise ValueError(f"replica_groups={text[:100]} is in no known notation")
-    return _parse_lists(text) or [list(range(num_devices))]
+    return parse_lists(text) or [list(range(num_devices))]
 
 
-def parse_pairs(text: str) -> list[tuple[int, int]]:
-    """Returns the (source, target) pairs of a permutation."""
-    return [(source, target) for source, target in _parse_lists(text)]
-
-
-def _parse_lists(text: str) -> Groups:
+def parse_lists(text: str) -> Groups:
+    """Returns what is listed explicitly: groups, or the (source, target) pairs of a permutation."""
     return [_numbers(inner) for inner in re.findall(r"\{([0-9, ]+)\}", text)]
 
 
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
-
-
-def _parse_iota(text: str) -> Groups:
-    shape, _, source = text.partition("<=")
-    return _iota(source).reshape(_numbers(shape)).tolist()
 
 
 def _iota(text: str) -> np.ndarray:

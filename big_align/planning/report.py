@@ -39,14 +39,7 @@ def make_report(
     price: float | None = None,
     images_per_core: float | None = None,
 ) -> dict[str, Any]:
-    """Gathers what is known about a step.
-
-    Args:
-      request: what was compiled.
-      program: the result of the compilation.
-      price: dollars per hour for one chip.
-      images_per_core: images per second that a core of a host decodes and transforms.
-    """
+    """Gathers what is known about a step; the price is in dollars per hour for one chip."""
     traced, chip = program.traced, CHIPS[request.topology.partition(":")[0]]
     fits = program.text is not None and program.memory["peak"] <= chip.usable_memory
     report: dict[str, Any] = {
@@ -250,12 +243,7 @@ COLUMNS = ("fits", "GiB", "ms", "bound by", "images/s", "useful", "chip-hours", 
 
 
 def format_comparison(names: Sequence[str], reports: Sequence[dict[str, Any]]) -> str:
-    """Formats several reports, one line each.
-
-    Args:
-      names: names that distinguish the reports.
-      reports: the reports.
-    """
+    """Formats several reports, one line each."""
     width = max(map(len, names)) + 2
     lines = ["".join([" " * width, *(f"{column:>12}" for column in COLUMNS)])]
     for name, report in zip(names, reports, strict=True):

@@ -15,26 +15,15 @@ REMATS = ("none", "full")
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One way to run a config.
+    """One way to run a config."""
 
-    Attributes:
-      dtype: type in which towers compute; None if towers have no choice.
-      remat: what the blocks of towers recompute; None likewise.
-      microbatches: number of parts of a device's batch.
-      fsdp: number of devices that parameters are split over.
-    """
-
-    dtype: str | None
-    remat: str | None
-    microbatches: int
-    fsdp: int
+    dtype: str | None  # in which towers compute; None if they have no choice
+    remat: str | None  # what the blocks of towers recompute; None likewise
+    microbatches: int  # parts of a device's batch
+    fsdp: int  # devices that parameters are split over
 
     def overrides(self, towers: Iterable[str]) -> tuple[str, ...]:
-        """Returns the choice as command-line flags.
-
-        Args:
-          towers: the parts of config.model that have the fields.
-        """
+        """Returns the choice as command-line flags, for the towers that have the fields."""
         given = [("microbatches", self.microbatches), ("mesh.fsdp", self.fsdp)]
         for tower in towers:
             given += [(f"model.{tower}.dtype", self.dtype), (f"model.{tower}.remat", self.remat)]
@@ -62,19 +51,7 @@ def list_towers(config: ConfigDict) -> list[str]:
 def list_choices(
     config: ConfigDict, num_devices: int, fsdp: Iterable[int], microbatches: Iterable[int]
 ) -> list[Choice]:
-    """Lists the choices that can be tried, cheapest computation first.
-
-    Choices that do not divide the devices or the batch are left out.
-
-    Args:
-      config: the config.
-      num_devices: number of devices.
-      fsdp: values of `config.mesh.fsdp`.
-      microbatches: values of `config.microbatches`.
-
-    Raises:
-      UserError: no choice divides them.
-    """
+    """Lists choices that divide the devices and the batch, the cheapest computation first."""
     towers = list_towers(config)
     dtypes = [config.model[tower].dtype for tower in towers][:1] or [None]
     dtypes += [each for each in DTYPES if towers and each not in dtypes]

@@ -21,15 +21,7 @@ OTHERWISE = 1000
 
 
 def fill_in(config: ConfigDict, folder: Path) -> list[str]:
-    """Writes placeholders for missing files, and puts their paths into the config.
-
-    Args:
-      config: the config; changed in place.
-      folder: folder for the files.
-
-    Returns:
-      What was assumed, one line per file.
-    """
+    """Names placeholders for missing files in a config, and writes them; tells what was assumed."""
     said = []
     data = config.data
     for node in (data, *(data.get("mixture") or {}).values()):

@@ -28,19 +28,12 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation of TPUs.
+    """One generation of TPUs."""
 
-    Attributes:
-      shapes: the slices that Cloud TPU offers, "4x4" or "2x2x4", in chips.
-      host: chips per host along x, y and z, in a slice with several hosts.
-      single_host: shapes that fit on one host, though they are larger or smaller than `host`.
-      arguments: further arguments for libtpu besides the name.
-    """
-
-    shapes: tuple[str, ...]
-    host: tuple[int, int, int] = (2, 2, 1)
-    single_host: tuple[str, ...] = ()
-    arguments: tuple[tuple[str, str], ...] = ()
+    shapes: tuple[str, ...]  # the slices that Cloud TPU offers, "4x4" or "2x2x4", in chips
+    host: tuple[int, int, int] = (2, 2, 1)  # chips along x, y and z, if a slice has several hosts
+    single_host: tuple[str, ...] = ()  # on one host, though they are larger or smaller than `host`
+    arguments: tuple[tuple[str, str], ...] = ()  # for libtpu, besides the name
 
 
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -63,22 +56,13 @@ GENERATIONS = {
 }
 
 
-def names() -> list[str]:
-    """Returns all known topologies, such as "v5e:4x4"."""
-    return [f"{name}:{shape}" for name, each in GENERATIONS.items() for shape in each.shapes]
-
-
 def largest() -> list[str]:
     """Returns the largest topology of each generation."""
     return [f"{name}:{each.shapes[-1]}" for name, each in GENERATIONS.items()]
 
 
 def parse_topology(name: str) -> tuple[Generation, tuple[int, ...]]:
-    """Returns the generation of a topology and its shape in chips.
-
-    Raises:
-      UserError: the topology is unknown.
-    """
+    """Returns the generation of a topology and its shape in chips."""
     kind, _, shape = name.partition(":")
     if kind not in GENERATIONS:
         known = ", ".join(largest())
@@ -95,11 +79,7 @@ def count_chips(name: str) -> int:
 
 
 def check_libtpu(name: str) -> None:
-    """Checks that TPUs can be described.
-
-    Raises:
-      UserError: libtpu is not installed.
-    """
+    """Checks that TPUs can be described."""
     if importlib.util.find_spec("libtpu") is None:
         how = ": pip install '.[plan]'"
         if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -108,18 +88,10 @@ def check_libtpu(name: str) -> None:
 
 
 def topology_devices(name: str, slices: int = 1) -> list[jax.Device]:
-    """Describes the devices of a TPU topology.
+    """Describes the devices of one or several slices of a TPU topology, "GENERATION:SHAPE".
 
-    Args:
-      name: "GENERATION:SHAPE", such as "v5e:16x16".
-      slices: number of slices of that shape, connected by the data center's network.
-
-    Returns:
-      Devices with `coords`, `process_index` and, if there are several slices, `slice_index`, for
-      which programs can be compiled. Processes are numbered within each slice first.
-
-    Raises:
-      UserError: the topology is unknown, or libtpu is not installed.
+    They have `coords`, `process_index` and, if there are several slices, `slice_index`. Processes
+    are numbered within each slice first.
     """
     generation, shape = parse_topology(name)
     if slices < 1:

@@ -19,12 +19,11 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from big_align.config.plain_fields import check_values
+from big_align.config.plain_fields import check_batch, check_values
 from big_align.core.errors import UserError
 from big_align.core.types import Objective
 from big_align.core.whole_files import write_whole
 from big_align.objectives.parts.encoders import FEATURES
-from big_align.parallel.batches import explain_division
 from big_align.parallel.devices import choices
 from big_align.parallel.devices.compilation import compile_lowered
 from big_align.parallel.devices.compiler_flags import choose_effort
@@ -100,21 +99,13 @@ def trace(
 ) -> tuple[dict[str, Any], jax.stages.Lowered]:
     """Traces the step of a config; makes nothing but shapes.
 
-    Args:
-      config: the config; files that it names need not exist.
-      machine: the machine to compile for.
-      folder: folder for placeholders of missing files.
-      level: the least that towers recompute whose `remat` is "auto".
-
-    Returns:
-      What is known without compiling, as JSON values, and the traced step.
-
-    Raises:
-      UserError: the config does not fit the machine.
+    Files that the config names need not exist: the folder is for their placeholders. The level is
+    the least that towers recompute whose `remat` is "auto". Returns what is known without
+    compiling, as JSON values, and the traced step.
     """
     start = time.perf_counter()
     check_values(config)
-    check_batch(config, len(machine.devices))
+    check_batch(config, "batch_size", len(machine.devices), config.microbatches)
     assumed = stand_ins.fill_in(config, folder)
     mesh_node = {name: value for name, value in config.mesh.items() if value is not None}
     mesh = make_mesh(**mesh_node, devices=list(machine.devices))
@@ -153,18 +144,6 @@ def trace(
         "options": {} if machine.stands_in else program.options,
         "seconds": time.perf_counter() - start,
     }, step.lower()
-
-
-def check_batch(config: ConfigDict, num_devices: int) -> None:
-    """Checks that the batch divides over devices and micro-batches.
-
-    Raises:
-      UserError: it does not; the message names the nearest sizes that do.
-    """
-    size, parts = config.batch_size, config.microbatches
-    if size % (num_devices * parts):
-        explained = explain_division(size, num_devices, parts)
-        raise UserError(f"config.batch_size = {size} {explained}")
 
 
 def describe_example(

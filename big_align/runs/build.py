@@ -41,8 +41,7 @@ from big_align.training.logs.evaluations import read_evaluations
 from big_align.training.row_tables import RowOptimizer
 from big_align.training.saving.checkpoint import Checkpointer
 
-FIRST = "first"
-"""Folder of a workdir that holds the first run."""
+FIRST = "first"  # folder of a workdir that holds the first run
 
 
 def build_mesh(config: Node) -> Mesh:
@@ -51,17 +50,7 @@ def build_mesh(config: Node) -> Mesh:
 
 
 def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:
-    """Builds the objective to train.
-
-    Args:
-      config: the config.
-      mesh: the devices.
-      tokenizer: makes the ids of class texts for objectives that encode them.
-
-    Raises:
-      ConfigError: a value does not fit, or an objective over classes has no class list, or one that
-        recognizes tags has no tag list.
-    """
+    """Builds the objective to train."""
     node = config["objective"]
     target = lookup(node.get("name"), OBJECTIVES, "config.objective")
     given = provide(target, Context(config, tokenizer, mesh))
@@ -87,20 +76,12 @@ def build_schedule(config: Node) -> optax.Schedule:
 def build_optimizer(
     config: Node, frozen: tuple[str, ...] = ()
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Builds the optimizer chain and its learning rate.
-
-    Args:
-      config: the run's config.
-      frozen: paths of parameters that are not trained; `optimizer.frozen` if there are none.
-    """
+    """Builds the optimizer chain, by default with `optimizer.frozen`, and its learning rate."""
     schedule = build_schedule(config)
     node = dict(config["optimizer"]) | ({"frozen": frozen} if frozen else {})
     # The name is an argument here, since one function makes every chain.
-    name = {"name": node.get("name")}
-    optimizer = make(
-        optimizers.make_optimizer, node, "config.optimizer", learning_rate=schedule, **name
-    )
-    return optimizer, schedule
+    given = {"learning_rate": schedule, "name": node.get("name")}
+    return make(optimizers.make_optimizer, node, "config.optimizer", **given), schedule
 
 
 def build_row_optimizer(config: Node) -> RowOptimizer:
@@ -110,12 +91,7 @@ def build_row_optimizer(config: Node) -> RowOptimizer:
 
 
 def build_tokenizer(config: Node) -> Any:
-    """Builds the tokenizer and checks it against the text tower.
-
-    Raises:
-      ConfigError: the text tower has fewer rows than the vocabulary, or fewer positions than
-        the tokenizer's length.
-    """
+    """Builds the tokenizer and checks it against the text tower."""
     tokenizer = make_tokenizer(config)
     text = build_model(config).text
     if text is None:
@@ -132,11 +108,7 @@ def build_tokenizer(config: Node) -> Any:
 def build_train_loader(
     config: Node, tokenizer: Any, rows: Int[np.ndarray, " r"] | None = None
 ) -> TrainingData:
-    """Builds the data that makes this process's rows of every training batch.
-
-    Raises:
-      ConfigError: a field does not fit; the message names it.
-    """
+    """Builds the data that makes this process's rows of every training batch."""
     if config["data"].get("pipeline"):
         example = example_batch(config, tokenizer)
         row = {name: (array.shape[1:], array.dtype) for name, array in example.items()}
@@ -193,11 +165,9 @@ def build_evaluator(config: Node, name: str, tokenizer: Any) -> Evaluator:
     node, where = config["evaluators"][name], f"config.evaluators.{name}"
     target = lookup(node["name"], EVALUATORS, where)
     sources = [field for field in source_fields(target) if node.get(field)]
-    given = {
-        field: dataset.open_evaluated(config, node[field], f"{where}.{field}") for field in sources
-    }
+    given, reads = {}, getattr(target, "reads", ())
     for field in sources:
-        reads = getattr(target, "reads", ())
+        given[field] = dataset.open_evaluated(config, node[field], f"{where}.{field}")
         dataset.check_first(config, given[field], node[field], f"{where}.{field}", reads)
     given |= provide(target, Context(config, tokenizer))
     settings = without(node, *source_fields(target))
@@ -246,15 +216,7 @@ def build_checkpointer(
     said: Said | None = None,
     parts: Mapping[str, SavedPart] = types.MappingProxyType({}),
 ) -> Checkpointer:
-    """Builds the checkpointer of the training state, and of `parts` besides.
-
-    Args:
-      config: config of the run.
-      workdir: its workdir.
-      read_only: whether nothing is ever written.
-      said: which way the numbers of evaluators are better; None for what `evaluations.jsonl` says.
-      parts: what is saved besides the training state, by name.
-    """
+    """Builds the checkpointer; without `said`, `evaluations.jsonl` says which numbers are low."""
     node = without(config["checkpoint"], "every")
     if said is None and node.get("keep_best"):
         said = agreement.share("said", read_said(read_evaluations(workdir)))

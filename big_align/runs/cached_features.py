@@ -1,7 +1,6 @@
 """Features of locked towers, computed once before training and then read instead of inputs."""
 
 import copy
-import hashlib
 import json
 import pathlib
 from collections.abc import Collection
@@ -13,6 +12,7 @@ from flax import traverse_util
 
 from big_align.config.components.signatures import advise, make
 from big_align.config.components.transforms import check_repeatable, shape_of_image
+from big_align.core.digests import fingerprint
 from big_align.core.errors import ConfigError
 from big_align.core.nodes import Node
 from big_align.data.examples import Source
@@ -30,29 +30,16 @@ from big_align.training.state import describe_state
 
 TEXT_ARGUMENTS = ("caption", "caption_lines", "language")
 """Arguments of a source that name its texts."""
-FOLDER = "features"
-"""Folder of a workdir that holds the features, unless the config names another."""
+FOLDER = "features"  # folder of a workdir that holds the features, unless the config names another
 
 
 def read_settings(config: Node) -> CachedFeatures:
-    """Reads `config.cached_features`.
-
-    Raises:
-      ConfigError: a field is unknown or has a wrong value.
-    """
+    """Reads `config.cached_features`."""
     return make(CachedFeatures, config.get("cached_features") or {}, "config.cached_features")
 
 
 def check_towers(config: Node, frozen: Collection[str]) -> None:
-    """Checks that features can replace the inputs of the towers, without reading anything.
-
-    Args:
-      config: the run's config.
-      frozen: paths of what the objective does not train.
-
-    Raises:
-      ConfigError: a tower is trained, or its inputs are not the same on every visit.
-    """
+    """Checks that features can replace the inputs of the towers, without reading anything."""
     towers = read_settings(config).towers
     where = "config.cached_features.towers"
     for tower in towers:
@@ -89,20 +76,8 @@ def cache_features(config: Any, workdir: str) -> Any:
     """Computes the features of locked towers that do not exist yet.
 
     The name of a folder is a digest of the weights, image operations, tokenizer and source, so runs
-    that share all of these also share the features.
-
-    Args:
-      config: config of the run; its towers start from `config.init`.
-      workdir: workdir of the run.
-
-    Returns:
-      The config of a run that reads the features as precomputed fields.
-
-    Raises:
-      ConfigError: the data cannot be opened.
-      WeightsMismatch: a locked tower has no weights.
-      UserError: features are not finite.
-      BrokenDataError: too many examples are broken.
+    that share all of these also share the features. Returns the config of a run that reads them as
+    precomputed fields.
     """
     settings = read_settings(config)
     if not settings.towers:
@@ -127,15 +102,7 @@ def cache_features(config: Any, workdir: str) -> Any:
 
 
 class LockedTowers:
-    """The locked towers of a config with their weights, on the devices of this process.
-
-    Args:
-      config: config of the run.
-      dtype: type in which the features are stored.
-
-    Raises:
-      WeightsMismatch: a locked tower has no weights.
-    """
+    """The locked towers of a config with their weights, on the devices of this process."""
 
     def __init__(self, config: Any, dtype: str):
         self._config, self._dtype = config, dtype
@@ -158,7 +125,7 @@ class LockedTowers:
         source = dataset.open_source(part)
         made_by = self._describe(tower, part, source)
         kept = json.dumps([made_by, self._dtype], sort_keys=True, default=str)
-        folder = root / f"{tower}-{hashlib.sha256(kept.encode()).hexdigest()[:12]}"
+        folder = root / f"{tower}-{fingerprint(kept, 12)}"
         broken = part.loader.get("max_broken_fraction", 0.01)
         dim = getattr(self._model, tower).output_dim
         if jax.process_index() == 0 and not (folder / INDEX).is_file():

@@ -15,7 +15,7 @@ from big_align.config.components.signatures import advise, check_arguments, look
 from big_align.config.components.transforms import check_repeatable, shape_of_image
 from big_align.config.places import source_fields
 from big_align.config.plain_fields import check_fields
-from big_align.core.errors import ConfigError, suggest
+from big_align.core.errors import ConfigError, naming_field, suggest
 from big_align.core.nodes import Node
 from big_align.core.types import ModelState, Objective, Params
 from big_align.data.loading.broken import check_fraction
@@ -41,14 +41,8 @@ from big_align.training.saving.step_folders import find_folder, has_steps
 def check_config(config: Node, training: bool = True, workdir: str | None = None) -> None:
     """Checks every field of a config that can be checked without reading or compiling anything.
 
-    Args:
-      config: config of a run.
-      training: whether it is to be trained: then a batch must also fit the devices of this machine,
-        and the first run is checked too.
-      workdir: workdir of the run to train; if it has a checkpoint, initial weights may be gone.
-
-    Raises:
-      ConfigError: names the first wrong field, and what would be right.
+    If it is to be trained, a batch must also fit the devices of this machine, and the first run is
+    checked too. If its workdir has a checkpoint, initial weights may be gone.
     """
     check_fields(config, training)
     check_cache(config["compilation_cache"])
@@ -76,11 +70,7 @@ def check_config(config: Node, training: bool = True, workdir: str | None = None
 
 
 def check_first(config: Node, workdir: str | None = None) -> None:
-    """Checks the first run of a run, if there is one, in the run's workdir, if it has one yet.
-
-    Raises:
-      ConfigError: names its first wrong field, or weights that would not be used.
-    """
+    """Checks the first run of a run, if there is one, in the run's workdir, if it has one yet."""
     if not (first := config.get("first")):
         return
     if path := config["init"].get("all"):
@@ -168,10 +158,8 @@ def _check_data(config: Node) -> None:
     pipelines.check_pipeline(config)
     if config["data"].get("mixture"):
         weights = {name: float(part["weight"]) for name, part in config["data"]["mixture"].items()}
-        try:
+        with naming_field("config.data.mixture"):
             part_rows(weights, config["batch_size"])
-        except ValueError as error:
-            raise ConfigError(f"config.data.mixture: {error}") from error
     for name, node in config["evaluators"].items():
         _check_evaluator(config, node, f"config.evaluators.{name}")
 
@@ -208,14 +196,10 @@ def _check_objective(
     rows = config["batch_size"] // config["microbatches"]
     batch = {k: jax.ShapeDtypeStruct((rows, *v.shape[1:]), v.dtype) for k, v in one.items()}
     rng = jax.random.PRNGKey(0)
-    try:
+    with naming_field("config.model"):
         params, model_state = nn.meta.unbox(jax.eval_shape(objective.init, rng, one))
         batch = jax.eval_shape(objective.augment, batch, rng, np.int32(0))
         jax.eval_shape(objective.encode, params, model_state, batch, rng)
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(f"config.model: {error}") from error
     optimizer, _ = build.build_optimizer(config, build.find_frozen(config, objective))
     jax.eval_shape(optimizer.init, params)  # checks its paths
     rows = build.build_row_optimizer(config)
@@ -235,7 +219,7 @@ def _check_verbs(
         where = f"config.evaluators.{name}"
         target = lookup(node["name"], tables.EVALUATORS, where)
         inputs = _evaluated_batch(config, node, tokenizer, where)
-        try:
+        with naming_field(where):
             for verb in getattr(target, "needs", lambda settings: ())(node):
                 if not hasattr(objective, verb):
                     raise ConfigError(
@@ -247,10 +231,6 @@ def _check_verbs(
                     traced.add(call)
             if hasattr(target, "check_objective"):
                 target.check_objective(node, objective)
-        except ConfigError:
-            raise
-        except ValueError as error:
-            raise ConfigError(f"{where}: {error}") from error
 
 
 def _evaluated_batch(
@@ -273,9 +253,6 @@ def check_keep_best(config: Node, evaluators: Mapping[str, Evaluator]) -> None:
     """Checks that the number that decides which checkpoint is best will be measured.
 
     Evaluators from elsewhere need not list their numbers; then the first evaluation shows them.
-
-    Raises:
-      ConfigError: no evaluator has the number; the message lists those that exist.
     """
     if (wanted := config["checkpoint"].get("keep_best")) is None:
         return
@@ -298,12 +275,7 @@ def check_keep_best(config: Node, evaluators: Mapping[str, Evaluator]) -> None:
 
 
 def check_precomputed(config: Node, objective: Objective) -> None:
-    """Checks the folders of precomputed fields with the objective, which reads their metadata.
-
-    Raises:
-      ConfigError: one is missing or does not fit.
-      UserError: one is broken.
-    """
+    """Checks the folders of precomputed fields with the objective, which reads their metadata."""
     folders = {}
     for part in dataset.read_parts(config).values():
         objective.check_precomputed(part.precomputed, part.where)

@@ -29,8 +29,7 @@ from big_align.pages.run_report.starts import compare_configs, find_folder
 from big_align.parallel.devices.chips import GPU_FRACTION
 from big_align.parallel.distributed import processes
 
-WRONG_USAGE = 2
-"""The exit status that tells launchers that starting again is of no use."""
+WRONG_USAGE = 2  # the exit status that tells launchers that starting again is of no use
 GPU_MEMORY = {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
 """Variables for the share of a GPU's memory that JAX takes, of which one may be set."""
 HELP = {"--help", "-help", "-h", "-?"}
@@ -47,19 +46,13 @@ CHECKPOINT = flags.DEFINE_string(
 
 
 class Given(NamedTuple):
-    """The config that the command line of this process gives.
-
-    Attributes:
-      config: the config, with its changes.
-      changes: the changes, as `split_changes` returns them.
-    """
+    """The config that the command line of this process gives."""
 
     config: ConfigDict
-    changes: dict[str, str]
+    changes: dict[str, str]  # as `split_changes` returns them
 
 
-_given: list[Given] = []
-"""What `run` has parsed."""
+_given: list[Given] = []  # what `run` has parsed
 
 
 def given_config() -> ConfigDict:
@@ -148,11 +141,7 @@ def evaluated_config() -> ConfigDict:
 
 
 def chosen_checkpoint() -> int | str | None:
-    """Returns the step that --checkpoint names, or "best"; None for the newest.
-
-    Raises:
-      UserError: it is neither a step nor "best".
-    """
+    """Returns the step that --checkpoint names, or "best"; None for the newest."""
     given = CHECKPOINT.value
     if given in (None, "best"):
         return given
@@ -217,11 +206,7 @@ def _parse(argv: Sequence[str]) -> None:
 
 
 def _find_config(given: str | None, workdir: str | None) -> str:
-    """Returns the config that is given, or that of the workdir.
-
-    Raises:
-      UserError: none is given, and the workdir has no config, or there is no workdir.
-    """
+    """Returns the config that is given, or that of the workdir."""
     if given:
         return given
     known = f"one of the packaged: {', '.join(list_packaged())}"

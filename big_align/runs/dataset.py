@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from big_align.config.components.signatures import advise, list_settable, lookup, make, make_named
 from big_align.config.components.source_flags import make_source
 from big_align.config.components.tables import SOURCES
-from big_align.core.errors import ConfigError, UserError
+from big_align.core.errors import ConfigError, naming_field
 from big_align.core.nodes import Node
 from big_align.core.words import write_name
 from big_align.data.derived.relabeled_source import join_labels
@@ -30,31 +30,20 @@ from big_align.data.precomputed.shard_files import read_index
 from big_align.data.tags.tag_extraction import TagExtractor, Tagger, tag_shapes
 from big_align.data.tags.tag_list import TagList, read_tag_list
 
-HELD_OUT = "held_out"
-"""Name of a source: the examples that a part of the training data holds out."""
+HELD_OUT = "held_out"  # name of a source: the examples that a part of the training data holds out
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One part of the training data.
+    """One part of the training data."""
 
-    Attributes:
-      where: its place in the config, for error messages.
-      weight: its fraction of every batch.
-      source: the config node of its source.
-      loader: the other fields, those of `LoaderSettings`.
-      classes: what its labels mean; None if its examples are pairs of image and text.
-      label_offset: number added to its labels, so that each class has one number everywhere.
-      precomputed: folders of precomputed fields, by their names in the batch.
-    """
-
-    where: str
-    weight: float
-    source: dict[str, Any]
-    loader: dict[str, Any]
-    classes: ClassList | None
-    label_offset: int
-    precomputed: dict[str, str]
+    where: str  # its place in the config, for messages
+    weight: float  # its fraction of every batch
+    source: dict[str, Any]  # the config node of its source
+    loader: dict[str, Any]  # the other fields, those of `LoaderSettings`
+    classes: ClassList | None  # what its labels mean; None for pairs of image and text
+    label_offset: int  # added to its labels: each class has one number everywhere
+    precomputed: dict[str, str]  # folders of fields, by their names in the batch
 
 
 def read_parts(config: Node) -> dict[str, Part]:
@@ -62,9 +51,6 @@ def read_parts(config: Node) -> dict[str, Part]:
 
     Labels are offset in the order of the parts' names, which is the only order that a ConfigDict
     has; parts that name the same list have the same labels.
-
-    Raises:
-      ConfigError: a field is missing or a class list cannot be read.
     """
     parts, offsets, end = {}, {}, 0
     for name, (where, node) in part_nodes(config).items():
@@ -96,11 +82,7 @@ def own_classes(config: Node) -> dict[str, ClassList]:
 
 
 def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Returns the place and all fields of every part, by name and in the order of names.
-
-    Raises:
-      ConfigError: a part has no source or no weight, or there is a source besides the mixture.
-    """
+    """Returns the place and all fields of every part, by name and in the order of names."""
     data = _as_dict(config["data"])
     mixture = data.pop("mixture", None) or {}
     nodes = {"data": ("config.data", data)}
@@ -130,13 +112,7 @@ def part_nodes(config: Node) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def open_source(part: Part) -> Source:
-    """Opens the examples that a part is trained on, without those that are held out.
-
-    Their labels are positions in the part's class list, by name.
-
-    Raises:
-      ConfigError: the source cannot be opened, or a field does not fit.
-    """
+    """Opens what a part is trained on; labels are positions in its class list, by name."""
     source = make_source(part.source, f"{part.where}.source")
     if part.classes is not None:
         where = f"{part.where}.source"
@@ -154,11 +130,7 @@ def open_source(part: Part) -> Source:
 
 
 def open_evaluated(config: Node, node: Node, where: str) -> Source:
-    """Opens the source of an evaluator, which may be the held-out examples of a part of the data.
-
-    Raises:
-      ConfigError: the source cannot be opened, or there is no such part or it holds nothing out.
-    """
+    """Opens the source of an evaluator, which may be what a part of the data holds out."""
     if node.get("name") != HELD_OUT:
         return make_source(node, where)
     place, part = find_held_out(config, node, where)
@@ -167,11 +139,7 @@ def open_evaluated(config: Node, node: Node, where: str) -> Source:
 
 
 def find_held_out(config: Node, node: Node, where: str) -> tuple[str, dict[str, Any]]:
-    """Returns the place and fields of the part of the data that a source `held_out` refers to.
-
-    Raises:
-      ConfigError: there is no such part, or it holds nothing out.
-    """
+    """Returns the place and fields of the part of the data that a source `held_out` refers to."""
     nodes, part = part_nodes(config), node.get("part") or "data"
     if part not in nodes:
         known = sorted(nodes)
@@ -187,18 +155,7 @@ def find_held_out(config: Node, node: Node, where: str) -> tuple[str, dict[str, 
 
 
 def check_first(config: Node, source: Source, node: Node, where: str, reads: Sequence[str]) -> None:
-    """Reads the first example whose texts can be read, and checks that it has what is needed.
-
-    Args:
-      config: config of the run.
-      source: source of the evaluator.
-      node: config node of the source.
-      where: the place of that node.
-      reads: what the evaluator reads: "caption", "label", or both.
-
-    Raises:
-      ConfigError: the example lacks it.
-    """
+    """Checks that the first example whose texts can be read has what an evaluator `reads`."""
     if not reads or (texts := read_first_texts(source)) is None:
         return
     name, captions, labels = texts
@@ -221,35 +178,20 @@ def all_classes(parts: dict[str, Part]) -> ClassList | None:
 
 @dataclasses.dataclass(frozen=True)
 class TagSettings:
-    """`config.data.tags`.
+    """`config.data.tags`."""
 
-    Attributes:
-      path: path of the tag list; None if no tags are extracted.
-      max_tags: most tags of an example's texts.
-      truth: whether the batch also has the tags of all captions of the image.
-    """
-
-    path: str | None = None
-    max_tags: int = 16
-    truth: bool = False
+    path: str | None = None  # of the tag list; None if no tags are extracted
+    max_tags: int = 16  # of an example's texts
+    truth: bool = False  # whether the batch also has the tags of all captions of the image
 
 
 def read_tag_settings(config: Node) -> TagSettings:
-    """Reads the tag settings of the data.
-
-    Raises:
-      ConfigError: a field is unknown or has a wrong value.
-    """
-    where = "config.data.tags"
-    return make(TagSettings, _as_dict(config["data"].get("tags") or {}), where)
+    """Reads the tag settings of the data."""
+    return make(TagSettings, _as_dict(config["data"].get("tags") or {}), "config.data.tags")
 
 
 def read_tags(config: Node, tokenizer: Any) -> TagList:
-    """Reads the tag list for an objective that recognizes tags.
-
-    Raises:
-      ConfigError: there is none, it cannot be read, or it was made for another vocabulary.
-    """
+    """Reads the tag list for an objective that recognizes tags."""
     path = read_tag_settings(config).path
     if not path:
         raise ConfigError(
@@ -257,28 +199,19 @@ def read_tags(config: Node, tokenizer: Any) -> TagList:
             f"{config['objective']['name']!r} needs the list that "
             "python -m big_align.tools.build_tags wrote"
         )
-    try:
+    with naming_field("config.data.tags.path"):
         tags = read_tag_list(path)
         tags.check_tokenizer(tokenizer)
-    except UserError as error:
-        raise ConfigError(f"config.data.tags.path: {error}") from error
     return tags
 
 
 def build_tagger(config: Node) -> Tagger | None:
-    """Builds the tagger that finds the tags of examples; None if no tag list is named.
-
-    Raises:
-      ConfigError: the list cannot be read.
-      UserError: WordNet is missing.
-    """
+    """Builds the tagger that finds the tags of examples; None if no tag list is named."""
     settings = read_tag_settings(config)
     if not settings.path:
         return None
-    try:
+    with naming_field("config.data.tags.path"):
         names = read_tag_list(settings.path).names
-    except UserError as error:
-        raise ConfigError(f"config.data.tags.path: {error}") from error
     return Tagger(TagExtractor(names, settings.max_tags), settings.truth)
 
 
@@ -317,10 +250,8 @@ def _read_classes(listed: str, source: dict[str, Any], where: str) -> ClassList:
     if listed == OWN_NAMES and not source:
         raise ConfigError(f"{where}.classes = 'source', but no source is named: name a class list")
     if listed != OWN_NAMES:
-        try:
+        with naming_field(f"{where}.classes"):
             return read_classes(listed)
-        except ValueError as error:
-            raise ConfigError(f"{where}.classes: {error}") from error
     names = _own_names(json.dumps(source, sort_keys=True), f"{where}.source")
     if names is None:
         raise ConfigError(

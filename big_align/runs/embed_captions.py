@@ -19,8 +19,7 @@ from big_align.data.precomputed.shard_files import CAPTIONS
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.embedder import Embedder
 
-BATCHES = 16
-"""Batches of captions that are embedded at a time, those of similar length together."""
+BATCHES = 16  # batches of captions that are embedded at a time, those of similar length together
 
 
 def embed_captions(
@@ -29,32 +28,15 @@ def embed_captions(
     dim: int,
     source: Source,
     folder: pathlib.Path,
-    dtype: str = "float16",
-    made_by: Mapping[str, Any] | None = None,
-    max_broken_fraction: float = 0.01,
-) -> int:
+    dtype: str,
+    made_by: Mapping[str, Any],
+    max_broken_fraction: float,
+) -> None:
     """Writes the features of the captions of this process's shards that are not there yet.
 
-    Shards are split evenly over the processes. An example that cannot be read is named in the log;
-    it keeps its row, of zeros, with an empty key.
-
-    Args:
-      embedder: has the weights of the text tower.
-      tokenizer: makes ids from captions.
-      dim: the width of the features.
-      source: the examples.
-      folder: the folder, which is made if needed; every process sees it.
-      dtype: the type of what is stored, "float16" or "float32".
-      made_by: what identifies the features.
-      max_broken_fraction: the fraction of broken examples above which it stops.
-
-    Returns:
-      How many examples were read now.
-
-    Raises:
-      UserError: the folder holds other features, no example has a caption, or a feature is not
-        finite.
-      BrokenDataError: too many examples are broken.
+    Shards are split evenly over the processes, which all see the folder. An example that cannot be
+    read is named in the log; it keeps its row, of zeros, with an empty key. `made_by` identifies
+    the features.
     """
     shards = shard_files.list_shards(source)
     tally = BrokenTally(source, max_broken_fraction)
@@ -66,7 +48,7 @@ def embed_captions(
         "dtype": dtype,
         "captions": places,
         "shards": [shard._asdict() for shard in shards],
-        "made_by": dict(made_by or {}),
+        "made_by": dict(made_by),
     }
     shard_files.claim_folder(folder, index, write=process == 0)
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +70,6 @@ def embed_captions(
             shard_files.write_shard(
                 folder, shards[number], CAPTIONS, stored, shard_files.join_keys(keys)
             )
-    return count
 
 
 def _count_places(source: Source) -> int:

@@ -14,8 +14,10 @@ from jaxtyping import Bool, Float
 from tqdm import tqdm
 
 from big_align.config.components.transforms import check_repeatable, shape_of_image
+from big_align.core.digests import fingerprint
 from big_align.core.errors import UserError
 from big_align.core.progress import make_bar
+from big_align.data.derived.derived_source import DerivedSource
 from big_align.data.examples import Example, Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.precomputed import shard_files
@@ -36,27 +38,16 @@ VERBS = {
 
 
 class SourceEncoder(NamedTuple):
-    """An image encoder, ready to embed.
-
-    Attributes:
-      embedder: on the devices of this process.
-      shape: the shape of its images, (height, width, 3).
-      transform: image operations that make them.
-      what: "embedding", "features", or "both" side by side.
-      dim: the width of what it returns.
-      weights: a digest of its parameters.
-      widths: the widths of the parts of `dim`, if what it returns has several.
-      architecture: a digest of what else its results depend on; "" if that is known elsewhere.
-    """
+    """An image encoder, ready to embed on the devices of this process."""
 
     embedder: Embedder
-    shape: tuple[int, ...]
-    transform: str
-    what: str
-    dim: int
-    weights: str
-    widths: tuple[int, ...] = ()
-    architecture: str = ""
+    shape: tuple[int, ...]  # of its images, (height, width, 3)
+    transform: str  # image operations that make them
+    what: str  # a key of `VERBS`; "both" is side by side
+    dim: int  # the width of what it returns
+    weights: str  # a digest of its parameters
+    widths: tuple[int, ...] = ()  # those of the parts of `dim`, if it has several
+    architecture: str = ""  # a digest of what else its results depend on; "": known elsewhere
 
     def embed(
         self, batch: Mapping[str, np.ndarray], count: int
@@ -73,19 +64,11 @@ class SourceEncoder(NamedTuple):
 def make_encoder(
     pretrained: Pretrained, what: str, transform: str | None, batch_size: int | None = None
 ) -> SourceEncoder:
-    """Makes an encoder of images from a model.
+    """Makes an encoder of images from a dual encoder or an image tower.
 
-    Args:
-      pretrained: a dual encoder or an image tower.
-      what: "embedding", of unit length, "features" of the image tower before any projection, or
-        "both" side by side, in one pass over the images.
-      transform: image operations; None takes the model's own.
-      batch_size: rows of a batch, a multiple of the number of devices; None for 256, and 64 on
-        CPUs.
-
-    Raises:
-      UserError: the model has no image tower, does not say how images are made, or cannot take
-        those that the transform makes; these are random; or the batch size is no such number.
+    It returns what `VERBS` says: an "embedding" has unit length, "features" are those of the image
+    tower before any projection, and "both" are made in one pass over the images. Without image
+    operations, it takes the model's own; without a batch size, 256, and 64 on CPUs.
     """
     if pretrained.kind == "text":
         raise UserError("the model is a tower for texts; an image encoder is needed")
@@ -148,34 +131,25 @@ def digest_weights(flat: Mapping[str, np.ndarray]) -> str:
 
 
 def digest_architecture(pretrained: Pretrained) -> str:
-    """Returns a text that changes with whatever embeddings depend on besides weights and inputs.
-
-    That is the model's config, and for an image tower alone the mean and deviation of colors.
-    """
+    """Returns a text that changes with whatever embeddings depend on besides weights and inputs."""
     seen = pretrained.preprocessing if pretrained.kind == "image" else None
     described = [pretrained.node, [seen.mean, seen.std] if seen else None]
-    text = json.dumps(described, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return fingerprint(json.dumps(described, sort_keys=True, default=str), 16)
 
 
-class KeyedShards:
-    """Some shards of a source, as a source that keeps the keys of what it reads.
-
-    Args:
-      source: all shards.
-      shards: the numbers of the shards to read.
-    """
+class KeyedShards(DerivedSource):
+    """Some shards of a source, as a source that keeps the keys of what it reads."""
 
     def __init__(self, source: Source, shards: Sequence[int]):
-        self._source, self._shards = source, list(shards)
-        self.class_names = source.class_names
+        super().__init__([source])
+        self._shards = list(shards)
         self.shard_sizes = source.shard_sizes[self._shards]
         self.broken = source.broken[self._shards]
         self._keys = [[""] * size for size in self.shard_sizes.tolist()]
 
     def read(self, shard: int, index: int) -> Example:
         """Reads an example and keeps its key."""
-        example = self._source.read(self._shards[shard], index)
+        example = super().read(shard, index)
         self._keys[shard][index] = example.key
         return example
 
@@ -184,17 +158,8 @@ class KeyedShards:
         keys, self._keys[shard] = self._keys[shard], []
         return keys
 
-    def read_text(self, shard: int, index: int) -> tuple[list[str], tuple[int, ...]]:
-        """Reads captions and labels."""
-        return self._source.read_text(self._shards[shard], index)
-
-    def name(self, shard: int, index: int) -> str:
-        """Names an example."""
-        return self._source.name(self._shards[shard], index)
-
-    def shard_name(self, shard: int) -> str:
-        """Names a shard."""
-        return self._source.shard_name(self._shards[shard])
+    def _find(self, shard: int, index: int) -> tuple[Source, int, int]:
+        return self._sources[0], self._shards[shard], index
 
 
 def embed_source(
@@ -208,24 +173,11 @@ def embed_source(
 ) -> int:
     """Writes the embeddings of this process's shards that are not there yet.
 
-    Shards are split evenly over the processes. A broken image is named in the log; it keeps its
-    row, of zeros, with an empty key.
+    Shards are split evenly over the processes, which all see the folder. A broken image is named in
+    the log; it keeps its row, of zeros, with an empty key. `made_by` is what else identifies the
+    embeddings; its `model` is only for readers. A bar that is given covers several sources.
 
-    Args:
-      encoder: the encoder that embeds.
-      source: the examples.
-      folder: the folder, which is made if needed; every process sees it.
-      dtype: the type of what is stored, "float16" or "float32".
-      made_by: what else identifies the embeddings; `model` is only for readers.
-      max_broken_fraction: the fraction of broken images above which it stops.
-      bar: shows how many images are done, if it covers several sources; None makes one.
-
-    Returns:
-      How many images were embedded now, including broken ones.
-
-    Raises:
-      UserError: the folder holds other embeddings, or an embedding is not finite.
-      BrokenDataError: too many images are broken.
+    Returns how many images were embedded now, including broken ones.
     """
     shards = shard_files.list_shards(source)
     index = describe_folder(encoder, source, dtype, made_by)
@@ -283,14 +235,9 @@ def _embed(
                 stored = np.where(readable[:, None], values, 0).astype(dtype)
             strange = np.flatnonzero(~np.isfinite(stored).all(axis=1))
             if len(strange):
-                name = _name(source, first + int(strange[0]))
+                place = ShardOffsets(source.shard_sizes).locate_one(first + int(strange[0]))
                 fits = np.isfinite(values[strange[0]]).all()
                 reason = "too large for float16: give --dtype=float32" if fits else "not finite"
-                raise UserError(f"{name}: its {encoder.what} is {reason}")
+                raise UserError(f"{source.name(*place)}: its {encoder.what} is {reason}")
             bar.update(len(stored))
             yield stored
-
-
-def _name(source: Source, number: int) -> str:
-    """Names the example at a position in the source's own order."""
-    return source.name(*ShardOffsets(source.shard_sizes).locate_one(number))

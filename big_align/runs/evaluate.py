@@ -112,11 +112,7 @@ def choose_retrieval(config: Any, tokenizer: Any, name: str | None = None) -> Re
 
 
 def load_initial_weights(config: Any, tokenizer: Any) -> tuple[Objective, Mesh, dict, int]:
-    """Loads the weights that `config.init` names, instead of a checkpoint.
-
-    Raises:
-      WeightsMismatch: the weights do not fit the model, or leave part of it without weights.
-    """
+    """Loads the weights that `config.init` names, instead of a checkpoint."""
     mesh = build.build_mesh(config)
     objective = build.build_objective(config, mesh, tokenizer)
     batch = build.example_batch(config, tokenizer)
@@ -165,21 +161,8 @@ def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
     The report of the run is rewritten with the new results. Where nothing can be written, a line
     says so, and the numbers are printed all the same.
 
-    Args:
-      config: the config of the run; its evaluators determine what is measured, and its `init` the
-        weights if there is no checkpoint.
-      workdir: workdir with the checkpoints.
-      step: step of the checkpoint, or "best"; None for the newest.
-
-    Returns:
-      Numbers by `evaluator/name`.
-
-    Raises:
-      ConfigError: a field of the config is wrong.
-      CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
-      WeightsMismatch: the weights of `config.init` do not fit or are incomplete.
-      MissingCheckpoint: there is no checkpoint and no `config.init`; or the given one is missing.
-      Stopped: a signal has asked it to stop.
+    The evaluators of the config determine what is measured, and its `init` the weights if there is
+    no checkpoint. Returns numbers by `evaluator/name`.
     """
     config = take_settings(config, workdir)
     check.check_config(config, training=False)
@@ -194,28 +177,16 @@ def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
     if jax.process_index() == 0:
         where = f"{workdir} at step {step}" if step else "the weights of config.init"
         print(f"{where}\n{format_table(results)}", flush=True)
+    about, checkpoint = describe_evaluators(config, evaluators), None
+    if step:
+        checkpoint = find_folder(workdir, config.checkpoint.get("folder")) / str(step)
+    else:
+        about["init"] = {part: path for part, path in config.init.items() if path}
     try:
-        about = describe_evaluators(config, evaluators)
-        _record(config, workdir, step, results, seconds, about)
+        log = EvaluationLog(workdir, EVALUATION, about)
+        log.write(step or None, results, seconds, checkpoint)
     except OSError as error:  # a folder of someone else, a full disk: the numbers are there
         place, reason = pathlib.Path(workdir, FILE), error.strerror or tell_in_a_line(error)
         print(f"warning: {place}: the evaluation is not recorded ({reason})", file=sys.stderr)
     refresh_report(workdir)
     return results
-
-
-def _record(
-    config: Any,
-    workdir: str,
-    step: int,
-    results: Mapping[str, float],
-    seconds: float,
-    about: dict[str, Any],
-) -> None:
-    """Appends the numbers of a checkpoint to `evaluations.jsonl`; step 0 is `config.init`."""
-    folder = None
-    if step:
-        folder = find_folder(workdir, config.checkpoint.get("folder")) / str(step)
-    else:
-        about["init"] = {part: path for part, path in config.init.items() if path}
-    EvaluationLog(workdir, EVALUATION, about).write(step or None, results, seconds, folder)

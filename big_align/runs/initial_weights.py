@@ -41,24 +41,12 @@ from big_align.weights.transfer.tables import belongs, count_leading, fit_table,
 Flat = dict[str, np.ndarray]
 INIT = ("all", "image", "text")
 """Parts of a model that may start from earlier weights; so may the objective's tables, by name."""
-TEMPERATURE = "temperature"
-"""What an objective divides cosines by, as named in `config.init`."""
-CLASSIFIER = "classifier"
-"""An objective's layer from features to classes, as named in its parameters and `config.init`."""
+TEMPERATURE = "temperature"  # what an objective divides cosines by, as named in `config.init`
+CLASSIFIER = "classifier"  # the layer from features to classes, in parameters and `config.init`
 
 
 def check_init(node: Node, objective: Objective, needed: bool) -> None:
-    """Checks that the initial weights, and initial rows of tables, are known and exist.
-
-    Args:
-      node: `config.init`.
-      objective: objective of the run.
-      needed: whether they will be read; a run that continues has them in its checkpoint.
-
-    Raises:
-      ConfigError: names the first that is unknown, or that is needed and does not exist.
-      UserError: a package that is named and needed is not installed.
-    """
+    """Checks that initial weights and rows of tables are known and, if needed, exist."""
     if needed:
         check_installed(path for path in node.values() if path)
     own = (CLASSIFIER,) if hasattr(objective, CLASSIFIER) else ()
@@ -81,14 +69,8 @@ def take_settings(config: ConfigDict, folder: str | None = None) -> ConfigDict:
     """Replaces towers and a tokenizer named "from_init" by those of the models in `config.init`.
 
     With an image tower come the mean and deviation of its colors, and with two towers of one model
-    the projections. A run that continues has all of them in its workdir.
-
-    Args:
-      config: config of a run, which stays as it is.
-      folder: workdir of the run; None if it has none.
-
-    Raises:
-      ConfigError: `config.init` names no model that has what is asked for.
+    the projections. A run that continues has all of them in its workdir. The config itself stays as
+    it is.
     """
     config = copy.deepcopy(config)
     if first := config.get("first"):
@@ -154,24 +136,15 @@ def read_initial_weights(
     model: DualEncoder | None = None,
     tokenizer: Any = None,
 ) -> tuple[Flat, list[str]]:
-    """Reads the arrays that a model takes over from other models.
+    """Reads the arrays that a model takes over from other models, by path within a dual encoder.
 
-    A tower may come from a tower or from a dual encoder. Tables of positions are made to fit the
-    model's; arrays that the source lacks keep their fresh values.
+    A tower may come from a tower or from a dual encoder; of "all", "image" and "text", the narrower
+    one wins. Tables of positions are made to fit the model's; arrays that the source lacks keep
+    their fresh values. A WeightsMismatch lists all that does not fit.
 
-    Args:
-      fresh: shapes of the model's arrays, by path within a dual encoder.
-      sources: a file, folder or workdir for "all", "image" and "text"; the narrower one wins.
-      model: what takes the arrays, to compare its settings; None if it is not known.
-      tokenizer: of the model, likewise.
-
-    Returns:
-      Arrays by path, and a report: for each source, which arrays were taken, made to fit or left
-      fresh, which settings differ from its own, and how its inputs were made.
-
-    Raises:
-      WeightsMismatch: a source has nothing that the model has a place for, or arrays have shapes
-        that do not fit; the message lists all of these.
+    Also returns a report: for each source, which arrays were taken, made to fit or left fresh,
+    which settings differ from those of the model and its tokenizer, if these are given, and how its
+    inputs were made.
     """
     taken, read, report, faults = {}, {}, [], []
     for part in INIT:
@@ -219,19 +192,7 @@ def read_initial_weights(
 
 
 def read_initial_parameters(config: Node, params: Params) -> tuple[Flat, list[str]]:
-    """Reads the parameters of an objective's own that the config names earlier ones for.
-
-    Args:
-      config: config of the run.
-      params: fresh parameters of the objective, or their shapes.
-
-    Returns:
-      Arrays by path, and a report, as for `read_initial_weights`.
-
-    Raises:
-      ConfigError: a source has no classifier, or one for other classes, or no temperature; or the
-        objective learns none.
-    """
+    """Reads the objective's own parameters that the config names earlier ones for; and a report."""
     classifier, report = _read_classifier(config, params)
     temperature, more = _read_temperature(config["init"], params)
     return classifier | temperature, report + more
@@ -283,16 +244,7 @@ def _read_temperature(init: Node, params: Params) -> tuple[Flat, list[str]]:
 
 
 def check_frozen(frozen: Collection[str], fresh: Collection[str], taken: Collection[str]) -> None:
-    """Checks that parameters that are not trained come from earlier weights.
-
-    Args:
-      frozen: paths of parameters, as in `config.optimizer.frozen`; those of locked towers too.
-      fresh: paths of the model's arrays within a dual encoder.
-      taken: those of the paths that have earlier weights.
-
-    Raises:
-      WeightsMismatch: some would stay at their random initial values.
-    """
+    """Checks that parameters that are not trained, by their paths, come from earlier weights."""
     for path in frozen:
         below = [name for name in fresh if fits(("model", *name.split("/")[1:]), split_path(path))]
         if left := sorted(set(below) - set(taken)):
@@ -306,17 +258,7 @@ def check_frozen(frozen: Collection[str], fresh: Collection[str], taken: Collect
 def start_tables(
     folders: Node, tables: Mapping[str, Table], sizes: Mapping[str, int]
 ) -> dict[str, Table]:
-    """Returns the tables of a fresh run, with initial rows where `config.init` names some.
-
-    Args:
-      folders: `config.init`; besides weights, it names folders of centers by table.
-      tables: freshly drawn tables.
-      sizes: number of rows of each table without padding.
-
-    Raises:
-      ConfigError: the objective has no such table.
-      UserError: a folder has no centers, or their number or width differs from the table's.
-    """
+    """Returns the tables of a fresh run, with initial rows where `config.init` names some."""
     started = dict(tables)
     for name, path in folders.items():
         if name in (*INIT, CLASSIFIER, TEMPERATURE) or not path:

@@ -22,40 +22,24 @@ from big_align.training.step import compile_step, make_train_step, trace_step
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The train step of a config on a mesh, and the state it works on.
-
-    Attributes:
-      mesh: real devices, or those of a topology.
-      objective: what is trained.
-      learning_rate: step -> learning rate.
-      state: shapes of a fresh state, with their placement.
-      create: makes the fresh state.
-      step: from a state and a batch to the next state and metrics; not yet compiled.
-      options: options of the compiler, by name.
-      frozen: paths of parameters that are not trained.
-      microbatches: parts of a device's batch that are encoded one after another.
-    """
+    """The train step of a config on a mesh, of real devices or a topology's, and its state."""
 
     mesh: Mesh
     objective: Objective
     learning_rate: optax.Schedule
-    state: TrainState
-    create: Callable[[], TrainState]
+    state: TrainState  # shapes of a fresh state, with their placement
+    create: Callable[[], TrainState]  # makes the fresh state
     step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
-    options: dict[str, Any]
-    frozen: tuple[str, ...] = ()
-    microbatches: int = 1
+    options: dict[str, Any]  # of the compiler, by name
+    frozen: tuple[str, ...] = ()  # paths of parameters that are not trained
+    microbatches: int = 1  # parts of a device's batch that are encoded one after another
 
     def trace(self, batch: Batch) -> jax.stages.Traced:
         """Traces the step for a batch of arrays, or of shapes with their placement."""
         return trace_step(self.step, self.state, batch, self.mesh)
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
-        """Compiles the step for a batch, with the least recomputation that fits where it is "auto".
-
-        Raises:
-          UserError, ConfigError: as `step.compile_step`.
-        """
+        """Compiles the step for a batch; recomputes the least that fits where that is "auto"."""
         limit = compilation.memory_limit(self.mesh.local_devices[0])
         # Processes decide together: their devices may report a few bytes more or less.
         first = agreement.share("remat", self.find_level(batch, limit))
@@ -89,13 +73,8 @@ class Program:
     def find_level(self, batch: Mapping[str, Any], limit: int | None, first: str = "none") -> str:
         """Returns the least recomputation that could fit, from what layers store; no compiling.
 
-        Args:
-          batch: arrays or shapes of the global batch.
-          limit: bytes of a device that a step may take; None for any number.
-          first: the level to begin with.
-
-        Returns:
-          One of `rematerialization.LEVELS`: `first` where no tower leaves it to be found.
+        It begins with the level `first`, and returns that where no tower leaves it to be found. The
+        limit is of the bytes of a device; None is any number.
         """
         for level in rematerialization.LEVELS[rematerialization.LEVELS.index(first) :]:
             with rematerialization.auto_is(level) as asked:
@@ -148,17 +127,7 @@ class Program:
 
 
 def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch) -> Program:
-    """Builds the train step of a config and describes its state; makes nothing but shapes.
-
-    Args:
-      config: the run's config.
-      mesh: real devices, or those of a topology.
-      objective: objective of the config, on that mesh.
-      example: arrays or shapes of a training batch of any size.
-
-    Raises:
-      ConfigError: a value of the optimizer or its schedule does not fit.
-    """
+    """Builds the step of a config and describes its state; makes nothing but shapes."""
     frozen = build.find_frozen(config, objective)
     optimizer, learning_rate = build.build_optimizer(config, frozen)
     row_optimizer = build.build_row_optimizer(config)
@@ -183,14 +152,5 @@ def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch
         frozen=frozen,
     )
     options = choose_options(mesh, config["compiler_options"])
-    return Program(
-        mesh,
-        objective,
-        learning_rate,
-        state,
-        create,
-        step,
-        options,
-        frozen,
-        config["microbatches"],
-    )
+    parts = config["microbatches"]
+    return Program(mesh, objective, learning_rate, state, create, step, options, frozen, parts)

@@ -23,25 +23,15 @@ from big_align.training.layer_rates import LayerRates
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What providers build things from.
-
-    Attributes:
-      config: the config of the run.
-      tokenizer: the tokenizer built from it.
-      mesh: the devices; None if nothing is placed.
-    """
+    """What providers build things from."""
 
     config: Node
     tokenizer: Any
-    mesh: Mesh | None = None
+    mesh: Mesh | None = None  # None if nothing is placed
 
 
 def read_classes(context: Context) -> ClassList:
-    """Reads the classes of the training data.
-
-    Raises:
-      ConfigError: there are none.
-    """
+    """Reads the classes of the training data."""
     classes = dataset.all_classes(dataset.read_parts(context.config))
     if classes is None:
         raise ConfigError(
@@ -54,10 +44,7 @@ def read_classes(context: Context) -> ClassList:
 def lock_frozen(model: DualEncoder, config: Node) -> DualEncoder:
     """Locks whatever of a model the config does not train: its statistics stay, too.
 
-    Args:
-      model: the dual encoder.
-      config: config of the run; `optimizer.frozen` and the zeros of `optimizer.rates` say what is
-        not trained.
+    `optimizer.frozen` and the zeros of `optimizer.rates` say what that is.
     """
     node = config.get("optimizer") or {}
     still = LayerRates(rates=tuple(node.get("rates") or ())).still
@@ -83,14 +70,6 @@ PROVIDERS: dict[str, Callable[[Context], Any]] = {
 
 
 def provide(target: Any, context: Context) -> dict[str, Any]:
-    """Makes the arguments that the program supplies to a component, by name.
-
-    Args:
-      target: a function or class.
-      context: context of the run.
-
-    Raises:
-      ConfigError: the config lacks what a provider needs.
-    """
+    """Makes the arguments that the program supplies to a component, by name."""
     wanted = list_given(target)
     return {name: make(context) for name, make in PROVIDERS.items() if name in wanted}

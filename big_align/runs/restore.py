@@ -38,8 +38,7 @@ from big_align.training.saving.retention import Which
 from big_align.training.saving.step_folders import find_folder, list_steps, read_record
 from big_align.training.state import describe_state
 
-SIZES = "sizes"
-"""What the sizes of the training data are called in the record of a checkpoint."""
+SIZES = "sizes"  # what the sizes of the training data are called in the record of a checkpoint
 
 
 def check_not_begun(workdir: str, folder: epath.Path) -> None:
@@ -47,10 +46,6 @@ def check_not_begun(workdir: str, folder: epath.Path) -> None:
 
     It would start again, and erase what was logged. A run that was killed before its first save was
     complete has no checkpoint either: it starts again, and says so.
-
-    Args:
-      workdir: the workdir.
-      folder: the folder of checkpoints, in which there is none.
     """
     former = read_former(workdir) if jax.process_index() == 0 else None
     if former is None:
@@ -80,17 +75,8 @@ def check_continued(
 ) -> None:
     """Checks that a run can continue from a checkpoint that was restored, and tells from which.
 
-    Args:
-      config: config of this process.
-      workdir: the workdir; it has no config yet if another run has written the checkpoint.
-      folder: the folder of checkpoints.
-      step: the step of the checkpoint.
-      sizes: `TrainingData.sizes` now.
-
-    Raises:
-      CheckpointMismatch: the examples are not those that the run began with, by their sizes; the
-        message names the first part that differs.
-      ConfigError: the run is to end before that step: nothing would be trained.
+    The sizes of the training data must be those that the run began with. The workdir has no config
+    yet if another run has written the checkpoint.
     """
     saved = (read_record(folder / str(step)) or {}).get(SIZES, {})
     for name, size in sizes.items():
@@ -116,19 +102,8 @@ def load_weights(
 ) -> tuple[Objective, Mesh, dict, int]:
     """Loads the weights to evaluate from a checkpoint of a workdir.
 
-    Args:
-      config: the config of the run.
-      workdir: workdir with the checkpoints.
-      tokenizer: built from the config; it has to be the one used in training.
-      step: step of the checkpoint, or "best"; None for the newest.
-
-    Returns:
-      The objective, the mesh, `params` and `model_state` (their averages if they are kept), and the
-      step of the checkpoint.
-
-    Raises:
-      CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
-      MissingCheckpoint: there is no checkpoint, none of this step, or no best one.
+    The tokenizer has to be the one used in training. Returns the objective, the mesh, `params` and
+    `model_state` (their averages if they are kept), and the step of the checkpoint.
     """
     names = ("params", "model_state") if config.average_decay is None else ("average",)
     record = {"tokenizer": tokenizer.fingerprint}
@@ -141,11 +116,7 @@ def load_weights(
 def load_table(
     config: Any, workdir: str, name: str, step: Which = None
 ) -> Float[np.ndarray, "k d"]:
-    """Loads the values of a table of rows, such as "centers", without its padding.
-
-    The other arguments and the errors are those of `load_weights`, and a UserError if the objective
-    has no such table.
-    """
+    """Loads the values of a table of rows, such as "centers", without its padding."""
     tokenizer = build.build_tokenizer(config)
     objective, _, restored, _ = _load(config, workdir, tokenizer, ("tables",), {}, step)
     if name not in restored["tables"]:
@@ -184,11 +155,7 @@ def _load(
 
 
 def read_former(workdir: str, name: str = CONFIG_JSON) -> ConfigDict | None:
-    """Returns the config in a file of a workdir, with all defaults; None if there is none yet.
-
-    Raises:
-      UserError: it is not the config of a run.
-    """
+    """Returns the config in a file of a workdir, with all defaults; None if there is none yet."""
     path = pathlib.Path(workdir) / name
     if not path.exists():
         return None
@@ -207,17 +174,7 @@ def keep_config(workdir: str, config: ConfigDict, step: int) -> list[str]:
     """Writes the config of a run that starts or continues, and keeps the earlier one if it differs.
 
     The earlier one is kept as `config.STEP.json`, with the step at which the new one takes over.
-
-    Args:
-      workdir: workdir of the run.
-      config: config of this process.
-      step: the current step of the run.
-
-    Returns:
-      What differs from the config of the steps so far, one line per field, and what follows.
-
-    Raises:
-      UserError: the earlier config cannot be read.
+    Returns what differs from the config of the steps so far, a line per field, and what follows.
     """
     path = pathlib.Path(workdir) / CONFIG_JSON
     kept = path.with_name(f"config.{step}.json")
@@ -243,10 +200,7 @@ def describe_changes(former: Node, config: Node) -> list[str]:
 
 
 def tell_consequences(former: Node, config: Node, step: int) -> Iterator[str]:
-    """Yields what changed fields do to a run that has begun, where the fields do not say it.
-
-    The learning rate of the next step may be another one; and some fields are of a start alone.
-    """
+    """Yields what changed fields do to a run that has begun, where the fields do not say it."""
     changes = compare_configs(_plain(former), _plain(config))
     causes = {k: v[0] for k, v in changes.items() if k.split(".")[0] in ("total_steps", "schedule")}
     before, after = map(build.build_schedule, (former, config))
@@ -296,16 +250,7 @@ def _spread(place: str, one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
 
 @contextlib.contextmanager
 def named_tokenizers(workdir: str, config: Node, tokenizer: Any) -> Iterator[None]:
-    """Makes the error about a checkpoint with another tokenizer name both tokenizers.
-
-    Args:
-      workdir: workdir of the run.
-      config: config of this process.
-      tokenizer: the tokenizer built from it.
-
-    Raises:
-      CheckpointMismatch: the tokenizers differ, or the checkpoint does not fit for another reason.
-    """
+    """Makes the error about a checkpoint with another tokenizer name both tokenizers."""
     try:
         yield
     except CheckpointMismatch as error:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -10,7 +10,7 @@ from jaxtyping import Int
 from big_align.config.components.signatures import advise, lookup, make
 from big_align.config.components.source_flags import write_source_flags
 from big_align.config.components.tables import TOKENIZERS
-from big_align.core.errors import ConfigError, FieldError
+from big_align.core.errors import ConfigError, FieldError, naming_field
 from big_align.core.nodes import Given, Node
 from big_align.data import files
 from big_align.data.examples import Source
@@ -37,24 +37,8 @@ from big_align.data.text.caption_checks import count_mixed_languages
 from big_align.runs import dataset
 
 
-class BuiltPart(NamedTuple):
-    """A part of the training data.
-
-    Attributes:
-      rows: its stream of rows.
-      settings: its settings from the config.
-    """
-
-    rows: RowStream
-    settings: LoaderSettings
-
-
 def make_tokenizer(config: Node) -> Any:
-    """Makes the tokenizer of a config.
-
-    Raises:
-      ConfigError: its name or one of its values is wrong.
-    """
+    """Makes the tokenizer of a config."""
     node = config["tokenizer"]
     target = lookup(node.get("name"), TOKENIZERS, "config.tokenizer")
     vocabulary = node.get("vocabulary") if getattr(target, "learned_by_tool", False) else None
@@ -94,48 +78,15 @@ def _write_build_vocab(config: Node) -> str:
 def build_loader(
     config: Node, tokenizer: Any, rows: Int[np.ndarray, " r"] | None = None
 ) -> TrainLoader:
-    """Builds the loader of the training data, whatever `config.data.pipeline` is.
-
-    Args:
-      config: the config.
-      tokenizer: makes the ids of texts.
-      rows: the rows of the global batch that this process makes, ascending; None makes all.
-
-    Raises:
-      ConfigError: a field does not fit; the message names it.
-    """
-    parts = build_streams(config, tokenizer)
-    shared = next(iter(parts.values())).settings  # all parts share the fields of `settings.SHARED`
-    return make(
-        TrainLoader,
-        {},
-        "config.data",
-        streams={name: part.rows for name, part in parts.items()},
-        rows=rows,
-        num_threads=shared.num_threads,
-        prefetch=shared.prefetch,
-        num_processes=shared.num_processes,
-    )
-
-
-def build_streams(config: Node, tokenizer: Any) -> dict[str, BuiltPart]:
-    """Builds the stream of every part of the training data; a single part has the name "".
-
-    Args:
-      config: the config.
-      tokenizer: makes the ids of texts.
-
-    Raises:
-      ConfigError: a field does not fit; the message names it.
-    """
+    """Builds the loader of the training data, whatever `config.data.pipeline` is."""
     parts, mixed = dataset.read_parts(config), bool(config["data"].get("mixture"))
     settings = {name: make(LoaderSettings, p.loader, p.where) for name, p in parts.items()}
     weights = {name: float(part.weight) if mixed else 1.0 for name, part in parts.items()}
     counts = part_rows(weights, config["batch_size"])
     tagger = dataset.build_tagger(config)
-    built = {}
+    streams = {}
     for name, part in parts.items():
-        rows = make(
+        streams[name if mixed else ""] = make(
             _build_rows,
             {},
             part.where,
@@ -147,8 +98,17 @@ def build_streams(config: Node, tokenizer: Any) -> dict[str, BuiltPart]:
             tagger=tagger,
             keep_label=not mixed,
         )
-        built[name if mixed else ""] = BuiltPart(rows, settings[name])
-    return built
+    shared = next(iter(settings.values()))  # all parts share the fields of `settings.SHARED`
+    return make(
+        TrainLoader,
+        {},
+        "config.data",
+        streams=streams,
+        rows=rows,
+        num_threads=shared.num_threads,
+        prefetch=shared.prefetch,
+        num_processes=shared.num_processes,
+    )
 
 
 def _build_rows(
@@ -183,34 +143,21 @@ def check_texts(part: dataset.Part, tokenizer: Any) -> None:
     if part.classes is None or part.loader.get("captions_per_image") == 0:
         return
     classes, given = part.classes, part.loader.get("templates")
-    try:
+    with naming_field(part.where):
         templates = choose_templates(classes, given)
         first = fill_templates(templates, classes.names[0], classes.descriptions[0])
         others = fill_class_templates(classes, templates[:1], synonyms=False)[1:]
-        texts = [first, *others]
-    except ValueError as error:
-        raise ConfigError(f"{part.where}: {error}") from error
-    check_class_texts(texts, tokenizer, part.where)
+    check_class_texts([first, *others], tokenizer, part.where)
 
 
 def check_class_texts(texts: Sequence[Sequence[str]], tokenizer: Any, where: str) -> None:
-    """Tokenizes all texts of the first class and one of each other, in case some are unsupported.
-
-    Raises:
-      ConfigError: the tokenizer refuses a text.
-    """
-    try:
+    """Checks that a tokenizer takes all texts of the first class and one of each other."""
+    with naming_field(where):
         tokenizer([*texts[0], *(group[0] for group in texts)])
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
 
 
 def _build_texts(
-    part: dataset.Part,
-    source: Source,
-    settings: LoaderSettings,
-    tokenizer: Any,
-    keep_label: bool,
+    part: dataset.Part, source: Source, settings: LoaderSettings, tokenizer: Any, keep_label: bool
 ) -> TextSampler:
     """Builds the sampler of a part's texts: of its classes, of its captions, or none."""
     count = settings.captions_per_image

@@ -117,10 +117,7 @@ def _parts(params: Any) -> dict[str, Any]:
 def _train_first(config: Any, workdir: str) -> Any:
     """Trains the first run of a run to its end, unless the run itself has begun.
 
-    Both share a cache of features.
-
-    Returns:
-      The config of the run, which starts from the weights of the first run.
+    Both share a cache of features. Returns the config of the run, which starts from its weights.
     """
     config = copy.deepcopy(config)
     folder, first = os.path.join(workdir, FIRST), config.first
@@ -142,24 +139,12 @@ def run(
 ) -> dict[str, float]:
     """Trains as the config says, and continues from what is in the workdir.
 
-    Args:
-      config: an `ml_collections.ConfigDict`; configs/common.py has every field. Its `first` is the
-        config of another run, which is trained before.
-      workdir: folder for metrics, events and checkpoints.
-      profile: the first and the last step to trace.
-      command: how the process was started, for the report; see `command_line.describe_command`.
+    `profile` is the first and the last step to trace, and `command` how the process was started,
+    for the report (`command_line.describe_command`). Returns the numbers of the last evaluation,
+    none if none was due.
 
-    Returns:
-      The numbers of the last evaluation, empty if none was due.
-
-    Raises:
-      ConfigError: a field of the config is wrong.
-      CheckpointMismatch: the workdir belongs to a different model or order of examples.
-      BrokenDataError: too many examples are broken.
-      NotFiniteError: the loss is NaN or infinite.
-      DivergedError: the run has gone back too often.
-      Stopped: a signal has asked it to stop; it has saved.
-      UserError: another run owns the workdir.
+    What can be mended is a UserError of `core.errors`. `Stopped` is raised on request, once the
+    state is saved.
     """
     config = take_settings(config, workdir)
     check.check_config(config, workdir=workdir)
@@ -193,10 +178,7 @@ def _run(
 
 
 def _run_on(
-    config: Any,
-    workdir: str,
-    profile: tuple[int, int] | None,
-    command: Mapping[str, Any] | None,
+    config: Any, workdir: str, profile: tuple[int, int] | None, command: Mapping[str, Any] | None
 ) -> dict[str, float]:
     """Trains from the newest checkpoint on, after the first run, if there is one."""
     given = config
@@ -217,13 +199,9 @@ def _run_on(
         stack.callback(report.refresh_report, workdir)
         run_time = RunTime(workdir, clock)
         stack.callback(run_time.report)
-        checkpointer = stack.enter_context(
-            contextlib.closing(
-                build.build_checkpointer(
-                    config, workdir, said=collect_said(parts.evaluators), parts=loader.saved
-                )
-            )
-        )
+        said = collect_said(parts.evaluators)
+        checkpointer = build.build_checkpointer(config, workdir, said=said, parts=loader.saved)
+        stack.callback(checkpointer.close)
         stack.callback(clock.begin, "saving")  # closing waits for what is being written
         example = build.example_batch(config, parts.tokenizer)
         program = build_program(config, parts.mesh, parts.objective, example)
@@ -275,21 +253,13 @@ def _run_on(
 
 
 class _Parts(NamedTuple):
-    """What a config builds without a workdir and without training data.
-
-    Attributes:
-      mesh: mesh of all devices.
-      tokenizer: tokenizer of the texts.
-      objective: what is trained.
-      evaluators: evaluators by name.
-      record: what a checkpoint must agree with.
-    """
+    """What a config builds without a workdir and without training data."""
 
     mesh: Mesh
     tokenizer: Tokenizer
     objective: Objective
     evaluators: Mapping[str, Evaluator]
-    record: Mapping[str, Any]
+    record: Mapping[str, Any]  # what a checkpoint must agree with
 
 
 def _build_parts(config: Any, fed: Any) -> _Parts:
@@ -299,15 +269,11 @@ def _build_parts(config: Any, fed: Any) -> _Parts:
     objective = build.build_objective(config, mesh, tokenizer)
     evaluators = build.build_evaluators(config, tokenizer)
     record = build.describe_run(fed, tokenizer)
-    agreement.check_inputs("record", lambda: _name_fingerprints(record))
+    said = {f"fingerprint of {k}": json.dumps(v, sort_keys=True) for k, v in record.items()}
+    agreement.check_inputs("record", lambda: said)
     check.check_precomputed(fed, objective)
     check.check_keep_best(config, evaluators)
     return _Parts(mesh, tokenizer, objective, evaluators, record)
-
-
-def _name_fingerprints(record: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what a checkpoint must agree with, and so must all processes, for messages."""
-    return {f"fingerprint of {k}": json.dumps(v, sort_keys=True) for k, v in record.items()}
 
 
 def _build_health(

@@ -31,8 +31,7 @@ from big_align.weights.formats.preprocessing import Preprocessing
 from big_align.weights.formats.pretrained import Classifier, Pretrained
 from big_align.weights.formats.text_files import read_json
 
-BIAS = "bias"
-"""An objective's parameter that is added to scaled cosines, where it decides about each pair."""
+BIAS = "bias"  # what an objective that decides about each pair adds to scaled cosines
 
 
 def read_pretrained(
@@ -40,20 +39,9 @@ def read_pretrained(
 ) -> Pretrained:
     """Loads any model: one that a run has trained, or one that `weights.read` reads.
 
-    Args:
-      path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
-        `WORKDIR/checkpoints/best`, or a folder or file of `weights.read`.
-      tokenizer: in place of the model's own, as in `config.tokenizer`.
-
-    Returns:
-      The model; `.model` and `.variables` are what flax needs, and `.preprocessing` and
-      `.tokenizer` say how its inputs are made.
-
-    Raises:
-      FileNotFoundError: there is nothing at the path.
-      MissingCheckpoint: the workdir has no complete checkpoint, or not this one.
-      CheckpointMismatch: the workdir was trained with another tokenizer.
-      UserError: the path is none of these, or its files are damaged; see `weights.read`.
+    The path is a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
+    `WORKDIR/checkpoints/best`, or a folder or file of `weights.read`. A tokenizer, as in
+    `config.tokenizer`, takes the place of the model's own.
     """
     if not isinstance(tokenizer, Mapping | None):
         raise UserError(f"tokenizer={tokenizer!r} is no mapping of settings, as in {{'name': ...}}")
@@ -109,17 +97,8 @@ def split_step(path: pathlib.Path) -> tuple[pathlib.Path, Which]:
 class TrainedRun:
     """A checkpoint of a run, with the run's config for the devices and the files of this machine.
 
-    Args:
-      path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`, or `.../best`.
-      tokenizer: that of the run, if its files are elsewhere now; None finds them.
-
-    Attributes:
-      folder: the workdir.
-      step: the step, or `BEST`; None for the newest.
-      config: the config.
-
-    Raises:
-      UserError: the config or a file of the tokenizer is missing or damaged.
+    The path is a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`, or `.../best`. A
+    tokenizer is that of the run, if its files are elsewhere now.
     """
 
     def __init__(self, path: pathlib.Path, tokenizer: Mapping[str, Any] | None = None):
@@ -132,11 +111,7 @@ class TrainedRun:
         check_vocabulary(self.folder, self.config)
 
     def find_checkpoint(self) -> tuple[int, epath.Path]:
-        """Returns the step of the checkpoint, and its folder.
-
-        Raises:
-          MissingCheckpoint: there is no complete checkpoint, or not this one.
-        """
+        """Returns the step of the checkpoint, and its folder."""
         saved = build.build_checkpointer(self.config, str(self.folder), read_only=True)
         with contextlib.closing(saved):
             step = saved.find(self.step)
@@ -148,12 +123,7 @@ class TrainedRun:
         return find_folder(str(self.folder), self.config.checkpoint.get("folder")) / str(step)
 
     def read_model(self) -> Pretrained:
-        """Reads the model: the averaged parameters, if they are kept.
-
-        Raises:
-          CheckpointMismatch: the run had another tokenizer.
-          MissingCheckpoint: there is no complete checkpoint, or not this one.
-        """
+        """Reads the model: the averaged parameters, if they are kept."""
         config, made = self.config, build.build_tokenizer(self.config)
         objective, _, found, step = restore.load_weights(config, str(self.folder), made, self.step)
         params = found["params"]
@@ -193,14 +163,7 @@ class TrainedRun:
         return restore.load_table(self.config, str(self.folder), "centers", self.step)
 
     def read_classifier(self) -> tuple[dict[str, np.ndarray], ClassList | None] | None:
-        """Reads the classifier of the objective.
-
-        Returns:
-          Its arrays by path, and its classes; None if the objective has no classifier.
-
-        Raises:
-          MissingCheckpoint: there is no complete checkpoint, or not this one.
-        """
+        """Reads the objective's classifier, if it has one: its arrays by path, and its classes."""
         made = build.build_tokenizer(self.config)
         _, _, found, _ = restore.load_weights(self.config, str(self.folder), made, self.step)
         if "classifier" not in found["params"]:

@@ -26,15 +26,10 @@ from big_align.training.step import full_gradients
 
 
 def count(function: Callable, *arguments: Any) -> float:
-    """Returns the FLOPs of a call, over all devices.
+    """Returns the FLOPs of a call, which is traced and not run, over all devices.
 
-    Args:
-      function: anything `jax.jit` could compile; it is traced, not run.
-      arguments: arrays or shapes.
-
-    Returns:
-      FLOPs; for a `cond`, those of its most expensive branch; NaN if there are matrix products in a
-      `while` loop, whose number of iterations is unknown.
+    Of a `cond`, the most expensive branch counts. With matrix products in a `while` loop it is NaN:
+    the number of iterations is unknown.
     """
     return count_program(_trace(function, *arguments))
 
@@ -65,13 +60,6 @@ def model_flops(
 
     They are those of the gradients of the whole batch with everything stored: what a step
     recomputes to save memory, in blocks or by micro-batches, is not counted.
-
-    Args:
-      objective: what is trained.
-      state: arrays or shapes of a training state.
-      batch: arrays or shapes of the global batch.
-      mesh: the devices.
-      frozen: paths of parameters that are not trained; their gradients are not needed.
     """
 
     def gradients(state: TrainState, batch: Batch) -> Any:

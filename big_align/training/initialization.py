@@ -22,39 +22,26 @@ from jax.extend.core import Literal
 from jax.extend.core.primitives import random_fold_in_p, remat_p
 from jax.sharding import Sharding
 
-FEW = 2**18
-"""Of fewer numbers, LLVM spends more time on optimizing the draws for a CPU than they take."""
+FEW = 2**18  # of fewer numbers, LLVM optimizes the draws for a CPU longer than they take
 
 
 class Fresh:
-    """A function that makes arrays from nothing, traced, and the arrays that it makes.
-
-    Args:
-      function: returns a pytree of arrays; is not called again.
-
-    Attributes:
-      shapes: what it returns, as shapes.
-    """
+    """A traced function that makes a pytree of arrays from nothing, and what it makes."""
 
     def __init__(self, function: Callable[[], Any]):
         self._trace, self.shapes = jax.make_jaxpr(function, return_shape=True)()
 
     def make(self, placements: Any, whole: Sharding) -> Any:
-        """Makes the arrays; none shares its memory with another.
-
-        Args:
-          placements: the sharding of each, in the tree of `shapes`.
-          whole: the sharding of the keys, on the same devices.
-        """
+        """Makes the arrays, by keys placed as `whole` says; none shares its memory with another."""
         calls = self.plan(placements, whole)
         programs = dict.fromkeys(call.program for call in calls)
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            list(pool.map(_Program.compile, programs))
+            list(pool.map(lambda program: program.compiled, programs))
         done: dict[Any, jax.Array] = {}
         made = []
         for call in calls:
             given = [x.value if isinstance(x, _Argument) else done[x] for x in call.arguments]
-            array = call.program.compile()(*given)
+            array = call.program.compiled(*given)
             if call.is_key:
                 done[call.value] = array
             else:
@@ -82,13 +69,7 @@ class Fresh:
 
 
 class _Program:
-    """Makes an array from arguments; not compiled before it is needed.
-
-    Args:
-      recipe: how the array is made.
-      placement: where it is made.
-      whole: the sharding of keys among the arguments.
-    """
+    """Makes an array from arguments; not compiled before it is needed."""
 
     def __init__(self, recipe: "_Recipe", placement: Sharding, whole: Sharding):
         def make(*arguments: Any) -> Any:
@@ -102,14 +83,12 @@ class _Program:
         device: Any = next(iter(placement.device_set))
         on_cpu = device.platform == "cpu"
         self._hurry = on_cpu and self._lowered.out_info.size < FEW
-        self._compiled: jax.stages.Compiled | None = None
 
-    def compile(self) -> jax.stages.Compiled:
-        """Returns the compiled program."""
-        if self._compiled is None:
-            options: Any = {"xla_backend_optimization_level": 0} if self._hurry else None
-            self._compiled = self._lowered.compile(compiler_options=options)
-        return self._compiled
+    @functools.cached_property
+    def compiled(self) -> jax.stages.Compiled:
+        """The compiled program."""
+        options: Any = {"xla_backend_optimization_level": 0} if self._hurry else None
+        return self._lowered.compile(compiler_options=options)
 
 
 class _Call(NamedTuple):
@@ -142,10 +121,6 @@ class _Result(NamedTuple):
 
     operation: _Operation
     place: int
-
-    def is_folded(self) -> bool:
-        """Returns whether it is a key into which a number was folded."""
-        return self.operation.equation.primitive is random_fold_in_p
 
 
 def _read_trace(trace: Any) -> list[Any]:
@@ -211,17 +186,11 @@ class _Step(NamedTuple):
 
 
 class _Recipe(NamedTuple):
-    """How an array is made; equal recipes make equal arrays of equal arguments.
+    """How an array is made; equal recipes make equal arrays of equal arguments."""
 
-    Attributes:
-      arguments: the shape and the type of each, and whether it is a key.
-      steps: what is done, in this order.
-      result: what is returned, as inputs of steps are given.
-    """
-
-    arguments: tuple[tuple[tuple[int, ...], Any, bool], ...]
+    arguments: tuple[tuple[tuple[int, ...], Any, bool], ...]  # shape, type, whether a key
     steps: tuple[_Step, ...]
-    result: _Constant | int | tuple[int, int]
+    result: _Constant | int | tuple[int, int]  # as inputs of steps are given
 
 
 def _cut_out(value: Any) -> tuple[_Recipe, list[Any]]:
@@ -230,10 +199,10 @@ def _cut_out(value: Any) -> tuple[_Recipe, list[Any]]:
     waiting = [value]
     while waiting:
         match waiting.pop():
-            case _Result() as x if x is value or not x.is_folded():
-                if x.operation.number not in needed:
-                    needed[x.operation.number] = x.operation
-                    waiting += x.operation.inputs
+            case _Result(made) as x if made.number not in needed:
+                if x is value or made.equation.primitive is not random_fold_in_p:
+                    needed[made.number] = made
+                    waiting += made.inputs
     numbers = sorted(needed)
     places = {number: place for place, number in enumerate(numbers)}
     arguments: dict[Any, int] = {}
@@ -273,9 +242,7 @@ def _describe(argument: Any) -> tuple[tuple[int, ...], Any, bool]:
     return kind.shape, kind.dtype, True
 
 
-@functools.lru_cache(maxsize=2048)
-def _make_program(recipe: _Recipe, placement: Sharding, whole: Sharding) -> _Program:
-    return _Program(recipe, placement, whole)
+_make_program = functools.lru_cache(maxsize=2048)(_Program)
 
 
 def _follow(recipe: _Recipe, arguments: Sequence[Any]) -> Any:

@@ -20,8 +20,7 @@ BLOCK = re.compile(r"block_(\d+)")
 BETWEEN = re.compile(r"merge_\d+")
 """A module between two stages that doubles the width; it belongs to the block after it."""
 
-BEHIND = ("final_norm", "head_conv", "head_norm")
-"""Modules that follow the last block of a tower."""
+BEHIND = ("final_norm", "head_conv", "head_norm")  # modules that follow the last block of a tower
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,22 +84,14 @@ class LayerRates:
         )
 
     def factors(self, params: Params) -> Any:
-        """Returns the factor of each parameter's rate, as a pytree of floats.
-
-        Raises:
-          UserError: there is nothing at a path, or nothing with layers.
-        """
+        """Returns the factor of each parameter's rate, as a pytree of floats."""
         rates = _look_up("rates", self.rates, params, 1.0)
         decays = _look_up("layer_decay", self.layer_decay, params, 1.0)
         heights = _measure(self.layer_decay, "layer_decay", params)
         return jax.tree.map(lambda rate, d, h: rate * d**h, rates, decays, heights)
 
     def starts(self, params: Params) -> Any:
-        """Returns the step from which each parameter is trained, as a pytree of ints.
-
-        Raises:
-          UserError: as for `factors`.
-        """
+        """Returns the step from which each parameter is trained, as a pytree of ints."""
         starts = _look_up("unfreeze", self.unfreeze, params, 0.0)
         steps = _look_up("unfreeze_layers", self.unfreeze_layers, params, 0.0)
         heights = _measure(self.unfreeze_layers, "unfreeze_layers", params)
@@ -177,16 +168,7 @@ def _look_up(field: str, entries: Sequence[str], params: Params, default: float)
 
 
 def find_patterns(patterns: Sequence[Sequence[str]], params: Params, faults: Sequence[str]) -> Any:
-    """Returns the place of the last pattern that fits each parameter, as a pytree; -1 if none does.
-
-    Args:
-      patterns: as `fits` takes them.
-      params: the parameters.
-      faults: for each pattern, what to tell if it fits none of them.
-
-    Raises:
-      UserError: one fits none.
-    """
+    """Returns the place of the last pattern that fits each parameter, in a pytree; -1 for none."""
     paths = [list_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern, fault in zip(patterns, faults, strict=True):
         if not any(fits(path, pattern) for path in paths):

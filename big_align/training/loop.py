@@ -20,17 +20,14 @@ from big_align.training.logs.metrics import MetricWriter, Progress, format_table
 from big_align.training.logs.trackers import Pictures
 from big_align.training.profiling import Profiler
 from big_align.training.saving.checkpoint import Checkpointer
+from big_align.training.saving.retention import Numbers
 from big_align.training.state import TrainState
 from big_align.training.stopping import StopSignals
 from big_align.training.watchdog import Watchdog
 
 
 class MetricQueue:
-    """Keeps the host at most `depth` steps ahead of the device.
-
-    Args:
-      depth: number of steps whose metrics may still be in computation.
-    """
+    """Keeps the host at most `depth` steps ahead of the device."""
 
     def __init__(self, depth: int):
         self._depth = depth
@@ -53,14 +50,7 @@ class MetricQueue:
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """When things are due, in steps.
-
-    Attributes:
-      total_steps: the last step.
-      log_every: how often metrics are written.
-      evaluate_every: how often the evaluators run; they also run after the last step.
-      save_every: how often the state is saved; it is also saved after the last step.
-    """
+    """When things are due, in steps."""
 
     total_steps: int
     log_every: int
@@ -78,37 +68,19 @@ class Schedule:
 
 @dataclasses.dataclass
 class Loop:
-    """Runs steps, and what is due between them: logging, evaluating, saving, stopping.
+    """Runs steps, and what is due between them: logging, evaluating, saving, stopping."""
 
-    Attributes:
-      writer: writes numbers and pictures; closed after the run.
-      progress: shows how far the run is; closed after the run.
-      schedule: when things are due.
-      checkpointer: saves the state.
-      evaluate: measures a state.
-      evaluations: records what was measured.
-      health: checks the numbers of every step.
-      pictures: step -> the pictures of its evaluation, by name.
-      learning_rate: step -> learning rate, logged.
-      record: what a checkpoint records about the run.
-      epochs: step -> epochs of the data, logged by name.
-      signals: whether this process has been asked to stop.
-      time: keeps track of where the time goes.
-      profiler: traces some steps.
-      queue: metrics of the steps that are not finished.
-    """
-
-    writer: MetricWriter
+    writer: MetricWriter  # closed after the run, as is the bar
     progress: Progress
     schedule: Schedule
     checkpointer: Checkpointer
     evaluate: Callable[[TrainState], dict[str, float]]
     evaluations: EvaluationLog
     health: Health
-    pictures: Callable[[int], Pictures]
+    pictures: Callable[[int], Pictures]  # of a step's evaluation
     learning_rate: optax.Schedule
-    record: dict[str, Any]
-    epochs: Callable[[int], dict[str, float]]
+    record: dict[str, Any]  # what a checkpoint records about the run
+    epochs: Callable[[int], dict[str, float]]  # of the data at a step, by logged name
     signals: StopSignals
     time: RunTime
     profiler: Profiler
@@ -120,28 +92,20 @@ class Loop:
         batches: Iterator[Batch],
         train_step: Callable[[TrainState, Batch], tuple[TrainState, Metrics]],
     ) -> dict[str, float]:
-        """Trains to the last step.
+        """Trains to the last step; returns the numbers of the last evaluation.
 
-        Args:
-          state: the state after the last completed step; its memory may be reused.
-          batches: the batches of the next steps, in order.
-          train_step: the compiled step.
-
-        Returns:
-          The numbers of the last evaluation.
-
-        Raises:
-          Stopped: the run was asked to stop; it has saved what was trained.
-          DivergedError: a number is a sign of divergence, and the run cannot go on.
-          Rewound: the same, but the run goes on from its last checkpoint with other data.
+        The memory of `state`, which is that of the last completed step, may be reused. It raises
+        Stopped on request, once what was trained is saved; DivergedError; and Rewound, after which
+        the run goes on from its last checkpoint with other data.
         """
         start, total, results = int(state.step), self.schedule.total_steps, {}
-        clock = self.time.clock
+        clock, is_first = self.time.clock, jax.process_index() == 0
+        activities = processes.activities if is_first else None
         self.evaluations.drop_after(start)
         with (
             contextlib.closing(self.writer),
             contextlib.closing(self.progress),
-            contextlib.closing(self._make_watchdog()) as watchdog,
+            contextlib.closing(Watchdog(self.progress.say, activities)) as watchdog,
         ):
             if start and self.schedule.evaluates(start) and not self.evaluations.has(start):
                 results = self._evaluate(state, True)[0]  # it was interrupted
@@ -170,7 +134,7 @@ class Loop:
                     )
         return results
 
-    def _save(self, state: TrainState, numbers: dict[str, float] | None, last: bool) -> None:
+    def _save(self, state: TrainState, numbers: Numbers | None, last: bool) -> None:
         """Saves a state, after whatever covers the steps up to it."""
         self.checkpointer.settle()  # what is kept in the workdir is that of complete saves
         with self._saved_if_not_logged(state):
@@ -178,19 +142,13 @@ class Loop:
             self.health.save(int(state.step))
         self._write_checkpoint(state, numbers, last)
 
-    def _write_checkpoint(
-        self, state: TrainState, numbers: dict[str, float] | None, last: bool
-    ) -> None:
+    def _write_checkpoint(self, state: TrainState, numbers: Numbers | None, last: bool) -> None:
         record = {**self.record, HEALTH: self.health.state()}
         self.checkpointer.save(state, record, numbers, last=last)
 
     @contextlib.contextmanager
     def _saved_if_not_logged(self, state: TrainState) -> Iterator[None]:
-        """Saves a state if its logs cannot be written: checkpoints may be on another disk.
-
-        Raises:
-          OSError: as raised inside.
-        """
+        """Saves a state if its logs cannot be written: checkpoints may be on another disk."""
         try:
             yield
         except OSError as error:
@@ -202,10 +160,6 @@ class Loop:
                         self._write(step, scalars)
                 self._write_checkpoint(state, None, last=True)
             raise
-
-    def _make_watchdog(self) -> Watchdog:
-        first = jax.process_index() == 0
-        return Watchdog(self.progress.say, processes.activities if first else None)
 
     def _log(self, state: TrainState, finished: Iterator[tuple[int, dict[str, float]]]) -> None:
         for step, scalars in finished:

@@ -11,14 +11,7 @@ from big_align.core.errors import UserError
 
 
 def parse_steps(text: str) -> tuple[int, int]:
-    """Reads which steps to trace.
-
-    Args:
-      text: "FIRST:LAST", both inclusive.
-
-    Raises:
-      UserError: it is not two steps in ascending order.
-    """
+    """Reads which steps to trace: "FIRST:LAST", both inclusive."""
     match = re.fullmatch(r"(\d+):(\d+)", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise UserError(
@@ -30,15 +23,8 @@ def parse_steps(text: str) -> tuple[int, int]:
 class Profiler:
     """Writes a trace of some steps of every process to `WORKDIR/profile`.
 
-    Args:
-      workdir: workdir of the run.
-      steps: the first and the last step to trace; None for none. A run that continues after the
-        first of them traces nothing: it is the same command that traced them before.
-      done: the step that the run continues from.
-      total: the run's last step.
-
-    Raises:
-      UserError: these steps are not part of the run.
+    A run that continues after the first of them traces nothing: it is the same command that traced
+    them before.
     """
 
     def __init__(self, workdir: str, steps: tuple[int, int] | None, done: int, total: int):

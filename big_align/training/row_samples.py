@@ -19,14 +19,10 @@ class Sampling:
     each is taken. If 1 / `ratio` is no integer, strata are shorter, and evenly spread ones are
     passed over. Above one half, the rows that are left out are chosen in this way. So any n
     successive rows have n times `ratio` in the sample, give or take less than three.
-
-    Attributes:
-      num_rows: rows of the table.
-      ratio: the probability of a row, in [0, 1].
     """
 
     num_rows: int
-    ratio: float
+    ratio: float  # the probability of a row, in [0, 1]
 
     @property
     def _rarer(self) -> float:
@@ -53,15 +49,10 @@ class Sampling:
         return min(local, -(-self._share * self._count_strata(local) // _WHOLE))
 
     def sample(self, rng: PRNGKeyArray, first: Int[Array, ""], local: int) -> Int[Array, " q"]:
-        """Samples rows of a shard.
+        """Samples rows of a shard of `local` rows; those from `num_rows` on are padding.
 
-        Args:
-          rng: the key of the sample, the same for all shards.
-          first: the number of the shard's first row.
-          local: rows of the shard; those from `num_rows` on are padding.
-
-        Returns:
-          Places in the shard, ascending; `local` beyond the last one.
+        The key is the same for all shards. Returns places in the shard, ascending; `local` beyond
+        the last one.
         """
         start_rng, phase_rng, row_rng = jax.random.split(rng, 3)
         start = jax.random.randint(start_rng, (), 0, self._length)

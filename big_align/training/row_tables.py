@@ -32,33 +32,21 @@ from big_align.training.row_samples import Sampling
 
 
 class Table(NamedTuple):
-    """Rows that are updated sparsely, and what their updates need; both split over all devices.
-
-    Attributes:
-      values: float32 [k_pad d].
-      state: the optimizer state, separate for each row: a pytree of arrays [k_pad ...].
-    """
+    """Rows that are updated sparsely, and what their updates need; both split over all devices."""
 
     # Fields are arrays, or what replaces them in a transformed tree: shapes, placements.
-    values: Any
-    state: Any
+    values: Any  # float32 [k_pad d]
+    state: Any  # that of the optimizer, a pytree of arrays [k_pad ...]
 
 
 class Drawn(NamedTuple):
-    """The rows that a step works with; every device draws the same number of slots from its shard.
-
-    Attributes:
-      ids: the numbers of the drawn rows in the table, all distinct; -1 where nothing was drawn.
-      columns: the slot [0, n) of each label's row, -1 for none; whole on every device.
-      rows: the values; arbitrary where nothing was drawn.
-      sampled: True where a row is in the random sample, whether or not it is also a label's row.
-    """
+    """The rows that a step works with: on every device, the same number of slots of its shard."""
 
     # Fields are arrays, or what replaces them in a transformed tree: shapes, placements.
-    ids: Any
-    columns: Any
-    rows: Any
-    sampled: Any
+    ids: Any  # the numbers of the rows in the table, all distinct; -1 where nothing was drawn
+    columns: Any  # the slot [0, n) of each label's row, -1 for none; whole on every device
+    rows: Any  # arbitrary where nothing was drawn
+    sampled: Any  # whether a row is in the random sample, be it a label's row or not
 
     @property
     def mask(self) -> Bool[Array, " n"]:
@@ -79,11 +67,7 @@ def init_values(rng: PRNGKeyArray, num_rows: int, dim: int, mesh: Mesh) -> Float
 def place_centers(
     centers: Float[np.ndarray, "k width"], values: Float[Array, "k_pad d"], num_rows: int
 ) -> Float[Array, "k_pad d"]:
-    """Lays out given centers, for instance a memory-mapped file, like the values of a table.
-
-    Raises:
-      UserError: there are not exactly `num_rows` centers of the table's width.
-    """
+    """Lays out given centers, for instance a memory-mapped file, like the values of a table."""
     wanted = (num_rows, values.shape[1])
     if centers.shape != wanted:
         raise UserError(
@@ -116,15 +100,7 @@ def draw_rows(
     Every row, positive or not, is sampled with probability `ratio` (`row_samples.Sampling`), on any
     number of devices. So a sum over the sample is on average `ratio` times that over the table. The
     time is that of the sampled rows, which are read from memory in order. A row that is both
-    positive and sampled is drawn once.
-
-    Args:
-      values: the values of the table.
-      labels: rows of the table; a number outside [0, `num_rows`) is not a label.
-      rng: the key of the step; the same key draws the same rows on any number of devices.
-      num_rows: rows of the table without padding.
-      ratio: fraction of the rows that is sampled, in [0, 1].
-      mesh: the devices.
+    positive and sampled is drawn once. A number outside [0, `num_rows`) is not a label.
     """
     devices, local = mesh.size, len(values) // mesh.size
     sampling = Sampling(num_rows, ratio)
@@ -164,22 +140,13 @@ def _find(ordered: Int[Array, " n"], wanted: Int[Array, "..."]) -> Int[Array, ".
 
 @dataclasses.dataclass(frozen=True)
 class RowOptimizer:
-    """Updates drawn rows by an elementwise transformation of optax, each row on its own.
+    """Updates drawn rows by an elementwise transformation of optax, each row on its own."""
 
-    Attributes:
-      transformation: turns the gradient of a row into its increment at a learning rate of 1.
-      name: the optimizer's name in error messages.
-    """
-
-    transformation: optax.GradientTransformation
-    name: str = "custom"
+    transformation: optax.GradientTransformation  # makes a row's increment at a learning rate of 1
+    name: str = "custom"  # for messages
 
     def init(self, values: Float[Array, "k_pad d"]) -> Table:
-        """Makes a table whose rows have had no update.
-
-        Raises:
-          UserError: the transformation is not elementwise.
-        """
+        """Makes a table whose rows have had no update."""
         if not self._is_elementwise():
             raise UserError(
                 f"config.optimizer.name = {self.name!r} cannot update the rows of a class table, "
@@ -198,20 +165,13 @@ class RowOptimizer:
     ) -> Table:
         """Updates the drawn rows, in place where the table is donated to a compiled function.
 
-        Args:
-          table: the table from which the rows were drawn.
-          drawn: the drawn rows.
-          grads: gradients with respect to `drawn.rows`.
-          learning_rate: the learning rate of this step.
-          mesh: the devices.
-
-        Returns:
-          The table; all rows except the drawn ones are the same bit for bit.
+        All other rows stay the same bit for bit. `grads` are with respect to `drawn.rows`.
         """
         shards = Shards.over(mesh)
         arrays = sum(x.ndim > 1 for x in jax.tree.leaves(table))
         # A block of them has as many numbers as one of logits.
         blocks = count_blocks(len(drawn.ids), arrays * grads.shape[1], shards, None, BLOCK)
+        update_rows = jax.vmap(self.transformation.update)
 
         def update(split: tuple, learning_rate: Float[Array, ""]) -> tuple:
             table, ids, grads = split
@@ -224,19 +184,14 @@ class RowOptimizer:
             def step(table: Table, block: tuple) -> tuple[Table, None]:
                 places, grads = block
                 rows = jax.tree.map(lambda x: x.at[places].get(mode="clip"), table)
-                rows = self._update_block(rows, grads, learning_rate)
+                updates, state = update_rows(grads, rows.state, rows.values)
+                rows = Table(rows.values + learning_rate * updates, state)
                 put = lambda x, new: x.at[places].set(new, mode="drop")  # noqa: E731
                 return jax.tree.map(put, table, rows), None
 
             return jax.lax.scan(step, table, (places, grads))[0], ()
 
         return shards.run(update, (table, drawn.ids, grads), learning_rate)[0]
-
-    def _update_block(
-        self, rows: Table, grads: Float[Array, "r d"], learning_rate: Float[Array, ""]
-    ) -> Table:
-        updates, state = jax.vmap(self.transformation.update)(grads, rows.state, rows.values)
-        return Table(rows.values + learning_rate * updates, state)
 
     def _is_elementwise(self) -> bool:
         """Returns whether updating two elements together gives the same as updating each alone."""

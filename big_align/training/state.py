@@ -11,38 +11,29 @@ import jax.numpy as jnp
 import optax
 from flax import struct, traverse_util
 from jax.sharding import Mesh
-from jaxtyping import PRNGKeyArray
 
 from big_align.core.types import ModelState, Objective, Params
 from big_align.parallel.logical_axes import state_shardings
 from big_align.parallel.meshes import replicated
 from big_align.training.initialization import Fresh
-from big_align.training.row_tables import RowOptimizer, Table
+from big_align.training.row_tables import RowOptimizer
 
 
 @struct.dataclass
 class TrainState:
     """Everything that training changes, as one pytree.
 
-    Attributes:
-      step: int32, updates done.
-      params: what the optimizer updates.
-      model_state: running statistics.
-      opt_state: moments and counts.
-      rng: uint32 [2], the key of the run; step k draws from `fold_in(rng, k)`, so it never changes.
-      average: exponential moving averages of `params` and `model_state`, None if they are not kept.
-        Averaged parameters need averaged statistics: the latest ones belong to other parameters.
-      tables: the tables (`row_tables.Table`) whose rows are updated sparsely, by name.
+    Averaged parameters need averaged statistics: the latest ones belong to other parameters.
     """
 
     # Fields are arrays, or what replaces them in a transformed tree: shapes, placements.
-    step: Any
+    step: Any  # int32, updates done
     params: Params
     model_state: ModelState
-    opt_state: Any
-    rng: Any
-    average: Any = None
-    tables: Any = struct.field(default_factory=dict)
+    opt_state: Any  # moments and counts
+    rng: Any  # uint32 [2], of the run: step k draws from `fold_in(rng, k)`, so it never changes
+    average: Any = None  # moving averages of `params` and `model_state`, if they are kept
+    tables: Any = struct.field(default_factory=dict)  # `row_tables.Table`s by name
 
     @property
     def evaluated(self) -> tuple[Params, ModelState]:
@@ -57,13 +48,10 @@ class TrainState:
 
 
 def replace_weights(state: TrainState, weights: Mapping[str, Any]) -> TrainState:
-    """Returns a fresh state that starts from given weights.
+    """Returns a fresh state that starts from given weights; every leaf keeps its placement.
 
-    Args:
-      state: the state whose leaves are replaced where a path is given; every leaf keeps its
-        placement.
-      weights: arrays by path: "params/..." and "batch_stats/..." of the model, and paths of the
-        objective's own parameters, such as "classifier/...".
+    Their paths are "params/..." and "batch_stats/..." of the model, and those of the objective's
+    own parameters, such as "classifier/...".
     """
 
     def replace(path: str, leaf: Any) -> Any:
@@ -98,17 +86,11 @@ def describe_state(
 ) -> tuple[TrainState, Callable[[], TrainState]]:
     """Describes the state of a fresh run without making it.
 
-    Args:
-      objective: what is trained.
-      optimizer: the chain whose moments the state holds.
-      batch: arrays or shapes of any batch size.
-      mesh: the devices on which the state is placed.
-      seed: seed of the initial parameters and of every random draw of the run.
-      averaged: whether moving averages of parameters and statistics are kept.
-      row_optimizer: optimizer of the objective's tables; None leaves them out, as in evaluation.
+    The batch has arrays or shapes, of any batch size. The seed is that of the initial parameters
+    and of every random draw of the run. Without `row_optimizer` tables are left out, as in
+    evaluation.
 
-    Returns:
-      Shapes with their placement, and a function that makes the state with that placement.
+    Returns shapes with their placement, and a function that makes the state with that placement.
     """
     # Initialization needs the shapes of one example, not the memory of a batch.
     example = {k: jnp.zeros((1, *v.shape[1:]), v.dtype) for k, v in batch.items()}
@@ -117,6 +99,9 @@ def describe_state(
     def create() -> TrainState:
         init_rng, train_rng, table_rng = jax.random.split(rng, 3)
         params, model_state = nn.meta.unbox(objective.init(init_rng, example))
+        tables = {}
+        if row_optimizer is not None:
+            tables = jax.tree.map(row_optimizer.init, dict(objective.init_tables(table_rng)))
         return TrainState(
             step=jnp.int32(0),
             params=params,
@@ -124,13 +109,8 @@ def describe_state(
             opt_state=optimizer.init(params),
             rng=train_rng,
             average=(params, model_state) if averaged else None,
-            tables=make_tables(table_rng),
+            tables=tables,
         )
-
-    def make_tables(rng: PRNGKeyArray) -> dict[str, Table]:
-        if row_optimizer is None:
-            return {}
-        return {name: row_optimizer.init(x) for name, x in objective.init_tables(rng).items()}
 
     boxed = jax.eval_shape(lambda: objective.init(rng, example))[0]
     fresh = Fresh(create)

@@ -51,11 +51,7 @@ def full_gradients(
     mesh: Mesh,
     drawn: Mapping[str, Drawn] = _NOTHING,
 ) -> Gradients:
-    """Differentiates the loss of the whole batch straight through.
-
-    Returns:
-      gradients, new model state, loss, metrics, gradients of the drawn rows of each table.
-    """
+    """Differentiates the loss of the whole batch straight through."""
     prepare_rng, encode_rng = jax.random.split(rng)
 
     def forward(params: Params, rows: Rows) -> Any:
@@ -102,11 +98,7 @@ def accumulated_gradients(
     microbatches: int,
     drawn: Mapping[str, Drawn] = _NOTHING,
 ) -> Gradients:
-    """Computes the gradients of the whole batch with the memory of one micro-batch.
-
-    Returns:
-      What `full_gradients` returns.
-    """
+    """Computes what `full_gradients` does with the memory of one micro-batch."""
     prepare_rng, encode_rng = jax.random.split(rng)
     rows = _split(dict(batch), microbatches, mesh)
     rngs = jax.random.split(encode_rng, microbatches)
@@ -150,21 +142,11 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Makes the pure function from a state and a batch to the next state and metrics.
 
-    Args:
-      objective: what is trained.
-      optimizer: the chain that turns gradients into updates.
-      mesh: the devices of the batch.
-      microbatches: number of parts that the batch of each device is split into for `encode`.
-      average_decay: decay of the moving averages of parameters and statistics; None keeps none.
-      row_optimizer: updates the drawn rows of the objective's tables; required only if it has any.
-      learning_rate: learning rate of the rows, step -> number.
-      gradient_dtype: type in which gradients of weights are summed over devices.
-      frozen: paths of parameters, such as "model/text/block_00", that the optimizer leaves alone.
-        Their gradients are zero, so the compiler omits the backward pass that would compute them.
-
-    Returns:
-      A function to compile; its metrics are those of the objective and `loss`, `gradient_norm`,
-      `parameter_norm`, `update_norm`.
+    The learning rate is that of the rows of tables, which also need a row optimizer. Gradients of
+    weights are summed over devices in `gradient_dtype`. The optimizer leaves the `frozen` paths
+    alone: their gradients are zero, so the compiler omits the backward pass that would compute
+    them. The metrics are those of the objective and `loss`, `gradient_norm`, `parameter_norm`,
+    `update_norm`.
     """
 
     def gradients(state: TrainState, batch: Batch) -> tuple[Gradients, dict[str, Drawn]]:
@@ -224,14 +206,7 @@ def trace_step(
     batch: Batch,
     mesh: Mesh,
 ) -> jax.stages.Traced:
-    """Traces a train step for the placement of a state; the input state is donated.
-
-    Args:
-      step: from `make_train_step`.
-      state: arrays, or shapes with their placement.
-      batch: the global batch, likewise.
-      mesh: the devices they are on.
-    """
+    """Traces a train step for the placement of a state, which is donated; shapes will do."""
     shardings = jax.tree.map(lambda x: x.sharding, state)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -249,19 +224,7 @@ def compile_step(
     mesh: Mesh,
     options: Mapping[str, Any] = _NOTHING,
 ) -> jax.stages.Compiled:
-    """Compiles a train step; the arguments are those of `trace_step`.
-
-    Args:
-      step: what `make_train_step` returns.
-      state: its arrays, or their shapes, with their placement.
-      batch: the global batch, likewise.
-      mesh: the devices.
-      options: options of the compiler (`compiler_flags.choose_options`).
-
-    Raises:
-      UserError: another process is about to compile a different step.
-      ConfigError: the compiler does not know an option.
-    """
+    """Compiles a train step, after a check that all processes compile the same."""
     lowered = trace_step(step, state, batch, mesh).lower()
     agreement.check_step(lowered)
     return compile_lowered(lowered, options)

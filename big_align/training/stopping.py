@@ -12,8 +12,7 @@ import jax
 
 from big_align.core.errors import Stopped
 
-SAME_REQUEST_SECONDS = 1.0
-"""Signals this close together are one request: launchers and `timeout` send each one twice."""
+SAME_REQUEST_SECONDS = 1.0  # launchers and `timeout` send each signal twice, this close together
 
 
 class StopSignals:
@@ -62,13 +61,8 @@ class StopSignals:
     def interrupting(self, message: str) -> Iterator[None]:
         """Lets a signal interrupt the code inside, as far as it is Python code.
 
-        Several processes have to stay in step, so they finish what they do together.
-
-        Args:
-          message: message of the error.
-
-        Raises:
-          Stopped: a signal has arrived, now or before.
+        Several processes have to stay in step, so they finish what they do together. A signal that
+        has arrived, now or before, raises Stopped with the message.
         """
         if not self._several:
             if self.received:

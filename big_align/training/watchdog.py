@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-TIMES = 10
-"""A step is slow when it takes this many times the median of the recent ones."""
+TIMES = 10  # a step is slow when it takes this many times the median of the recent ones
 
-RECENT, FEWEST = 100, 5
-"""How many steps the median is taken over, at most and at least."""
+RECENT, FEWEST = 100, 5  # how many steps the median is taken over, at most and at least
 
 MOST_LINES = 16
 
@@ -20,12 +18,9 @@ MOST_LINES = 16
 class Watchdog:
     """Watches the duration of steps in a separate thread.
 
-    Args:
-      say: prints a report.
-      activities: returns what each process is doing, as `processes.activities` does; None starts no
-        thread, since one process reports for all.
-      least_seconds: no step counts as slow before this; longer than two heartbeats, which deliver
-        what the other processes are doing.
+    One process reports for all; without `activities` (`processes.activities`) there is no thread.
+    No step counts as slow before `least_seconds`. These are more than two heartbeats, which deliver
+    what the other processes are doing.
     """
 
     def __init__(
@@ -79,12 +74,7 @@ class Watchdog:
 
 
 def format_activities(activities: Mapping[int, Mapping[str, Any]]) -> str:
-    """Formats what each process is doing as a table, the least common first.
-
-    Args:
-      activities: by process number: `host`, `step`, `what`, `seconds`, and `silent`, the seconds
-        since its last report.
-    """
+    """Formats what each process is doing (`Watch.activities`), the least common first."""
     kind = lambda row: (row["what"], row["step"], row["silent"] > 0)  # noqa: E731
     common = collections.Counter(map(kind, activities.values()))
     rows = sorted(activities.items(), key=lambda item: (common[kind(item[1])], item[0]))

@@ -5,7 +5,7 @@ import pytest
 
 from big_align.planning.executed import count_executed_flops
 from big_align.planning.hlo import Array, parse_program
-from big_align.planning.replica_groups import parse_groups, parse_pairs
+from big_align.planning.replica_groups import parse_groups, parse_lists
 from big_align.planning.traffic import count_traffic
 
 TEXT = """HloModule step, is_scheduled=true
@@ -124,6 +124,6 @@ def test_groups_are_a_partition_whatever_the_factors():
 
 
 def test_pairs_and_unknown_notations():
-    assert parse_pairs("{{0,1},{1,0}}") == [(0, 1), (1, 0)]
+    assert parse_lists("{{0,1},{1,0}}") == [[0, 1], [1, 0]]
     with pytest.raises(ValueError, match="no known notation"):
         parse_groups("groups(2)", 8)

@@ -8,13 +8,10 @@ from typing import Any
 
 
 def read_arguments(target: Any) -> dict[str, str]:
-    """Returns what a docstring says about each argument, in one line, by name.
+    """Returns what a docstring's "Args:" or "Attributes:" say, in a line for each argument.
 
     For a parameter that takes a group of settings (`signatures.list_settable`), the lines of the
     group's fields are included.
-
-    Args:
-      target: a function or class, with a section "Args:" or "Attributes:".
     """
     found: dict[str, str] = {}
     for parameter in inspect.signature(target).parameters.values():

@@ -20,11 +20,7 @@ RATES = ("dropout", "drop_path", "image_dropout", "text_dropout")
 
 
 def build_tower(node: Node, part: str, where: str) -> nn.Module:
-    """Builds an "image" or "text" tower.
-
-    Raises:
-      ConfigError: a value does not fit.
-    """
+    """Builds an "image" or "text" tower."""
     tower = make(lookup(node.get("name"), TOWERS[part], where), node, where)
     if node["name"] in TOWERS[part]:  # what the fields of others mean is not known
         check_numbers(node, where)
@@ -32,11 +28,7 @@ def build_tower(node: Node, part: str, where: str) -> nn.Module:
 
 
 def check_numbers(node: Node, where: str) -> None:
-    """Checks the sizes and rates of a tower or a model, whose own errors would not name them.
-
-    Raises:
-      ConfigError: one is out of range.
-    """
+    """Checks the sizes and rates of a tower or a model, whose own errors would not name them."""
     for field in [field for field in SIZES if field in node]:
         several = isinstance(node[field], Iterable)
         for value in node[field] if several else [node[field]]:

@@ -22,11 +22,7 @@ PARAMETERS = ("config", "start_step", "rows")
 
 
 def check_pipeline(config: Node) -> None:
-    """Imports the function that a config names, if any, and checks its parameters.
-
-    Raises:
-      ConfigError: it cannot be imported, or it requires an argument that is not supplied.
-    """
+    """Imports the function that a config names, if any, and checks its parameters."""
     name = config["data"].get("pipeline")
     if not name:
         return
@@ -39,17 +35,8 @@ def build_pipeline(
     """Builds the training data of a config that names a pipeline.
 
     A function that takes `start_step` starts there. The iterator of one that does not is saved with
-    the training state.
-
-    Args:
-      config: the config.
-      row: the shape and type of each field of a batch, without the batch axis.
-      limits: what the model can take of each field.
-      rows: the rows of the global batch that this process makes; None for all.
-
-    Raises:
-      ConfigError: the function cannot be called.
-      UserError: its result cannot be trained on.
+    the training state. `row` has the shape and type of each field of a batch, without the batch
+    axis.
     """
     # TensorFlow is imported only by the modules that make batches with it.
     from big_align.data.tf_data.dataset_loader import DatasetLoader, SavedDatasetLoader
@@ -74,10 +61,8 @@ def _list_parameters(function: Callable[..., Any], name: str) -> list[str]:
     """Returns which of `PARAMETERS` a function takes."""
     parameters = inspect.signature(function).parameters
     for parameter in parameters.values():
-        required = parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        )
+        takes_any = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        required = parameter.default is parameter.empty and not takes_any
         if parameter.name not in PARAMETERS and required:
             raise ConfigError(
                 f"{WHERE} = {name!r} needs {parameter.name!r}"

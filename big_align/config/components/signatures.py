@@ -36,13 +36,7 @@ MOVED = {"big_align.data.tf_pipelines": "big_align.runs.pipelines"}
 def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
     """Imports what a name in a table refers to; "module:attribute" refers to anything else.
 
-    Args:
-      name: the name to look up.
-      table: "module:attribute" by name.
-      where: the node's place in the config, or the flag of a tool, as in "--source_name".
-
-    Raises:
-      ConfigError: the name is not in the table, or there is nothing to import.
+    `where` is the node's place in the config, or the flag of a tool, as in "--source_name".
     """
     if isinstance(name, str) and ":" in name:
         return import_attribute(name, f"{where}.name")
@@ -58,12 +52,7 @@ def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
 
 
 def import_attribute(path: str, field: str) -> Any:
-    """Imports what a "module:attribute" refers to; raises ConfigError if there is no such thing.
-
-    Args:
-      path: the module and the attribute.
-      field: where the path was given, for the message.
-    """
+    """Imports what a "module:attribute" refers to, for a field that gave it."""
     module, _, attribute = path.partition(":")
     try:
         return operator.attrgetter(attribute)(importlib.import_module(MOVED.get(module, module)))
@@ -72,18 +61,11 @@ def import_attribute(path: str, field: str) -> Any:
 
 
 class Parameter(NamedTuple):
-    """A parameter that a config sets.
-
-    Attributes:
-      hint: its type.
-      default: its default; `inspect.Parameter.empty` if there is none.
-      group: the component's parameter that has it as a field; "" for the component's own
-        parameters.
-    """
+    """A parameter that a config sets."""
 
     hint: Any
-    default: Any
-    group: str = ""
+    default: Any  # `inspect.Parameter.empty` if there is none
+    group: str = ""  # the component's parameter that has it as a field; "": its own
 
     @property
     def required(self) -> bool:
@@ -167,19 +149,9 @@ def check_arguments(
 ) -> dict[str, Any]:
     """Checks the values of a config node against a signature, without calling it.
 
-    Args:
-      target: a function or class with typed parameters.
-      node: names and values; `name` is left out, and so is None where it can only stand for the
-        default.
-      where: the node's place in the config, for error messages.
-      given: parameters that the program supplies, though a config could.
-
-    Returns:
-      The values by name, with those of groups among the others.
-
-    Raises:
-      ConfigError: a name is not in the signature, a value has another type, or a required parameter
-        is missing.
+    `name` is left out, and so is None where it can only stand for the default. The parameters in
+    `given` are supplied by the program, though a config could. Returns the values by name, with
+    those of groups among the others.
     """
     parameters = {k: x for k, x in list_settable(target).items() if k not in given}
     arguments = {}
@@ -210,10 +182,7 @@ def check_arguments(
 def advise(where: str, **fields: Any) -> str:
     """Returns "; write --config.FIELD=VALUE", which sets fields on a command line.
 
-    Args:
-      where: the node's place in the config, or the flag of a tool, as in "--source", whose
-        component takes its fields from --source_argument.
-      fields: values by name.
+    For the flag of a tool, as in "--source", fields are those of --source_argument.
     """
     if where.startswith("--"):
         flags = [(f"{where}_argument={name}", value) for name, value in fields.items()]
@@ -265,12 +234,7 @@ def read_argument(text: str, hint: Any) -> Any:
 
 
 def fill_defaults(target: Any, node: ConfigDict) -> None:
-    """Adds the defaults in a signature to a node, so that a command line can change them.
-
-    Args:
-      target: a function or class with typed parameters.
-      node: names and values; changed in place.
-    """
+    """Adds the defaults in a signature to a node, so that a command line can change them."""
     for name, parameter in list_settable(target).items():
         kinds = (bool, int, float, str, tuple, types.NoneType)
         if name not in node and isinstance(parameter.default, kinds):
@@ -278,11 +242,7 @@ def fill_defaults(target: Any, node: ConfigDict) -> None:
 
 
 def make(target: Any, node: Node, where: str, **given: Any) -> Any:
-    """Calls a function or class with the checked values of a node and what the program supplies.
-
-    Raises:
-      ConfigError: a value does not fit, or the call refuses one; the message names the field.
-    """
+    """Calls a function or class with the checked values of a node and what the program supplies."""
     settable, signature = list_settable(target), _signature(target)
     grouped: dict[str, dict[str, Any]] = {x.group: {} for x in settable.values()} | {"": {}}
     for name, value in check_arguments(target, node, where, given).items():

@@ -43,12 +43,7 @@ SHARDS = ("tar", "csv", "coco", "parquet", "tfrecord", "npz")
 
 
 def add_source_flags(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Adds --source, --source_name and --source_argument to a command line.
-
-    Args:
-      parser: command-line parser of the tool.
-      required: whether a source is required.
-    """
+    """Adds --source, --source_name and --source_argument to a command line."""
     parser.add_argument(
         "--source", required=required,
         help="where the examples are: shards, a table, a folder; globs, braces and comma lists, "
@@ -66,11 +61,7 @@ def add_source_flags(parser: argparse.ArgumentParser, required: bool = True) -> 
 
 
 def recognize_source(path: str) -> str:
-    """Returns the kind of a source, determined from its path.
-
-    Raises:
-      UserError: the path does not determine it; the message says what would.
-    """
+    """Returns the kind of a source, determined from its path."""
     path = os.path.expanduser(path)
     if path.startswith("tfds:"):
         return "tfds"
@@ -131,9 +122,8 @@ def _recognize_below(path: str) -> str:
     """Returns "folder" if no image is at the top of a folder or deeper than in its folders.
 
     Only then does a folder with a class per folder have all images; else they are just "images".
-
-    Raises:
-      UserError: it has no image, but shards, as Hugging Face's data sets do, or tables of Arrow.
+    Without any, it may have shards, as Hugging Face's data sets do, or tables of Arrow: a message
+    names them.
     """
     shards, has_images = [], False
     for folder, names in listing.walk([path]):
@@ -166,11 +156,7 @@ def _recognize_images(folder: str) -> str:
 
 
 def _check_lists(path: str) -> None:
-    """Refuses a folder whose folders have lists of files: they are splits, and no classes.
-
-    Raises:
-      UserError: a folder in it has a list, and it has none itself.
-    """
+    """Refuses a folder whose folders have lists of files: they are splits, and no classes."""
     root = glob.escape(path.rstrip("/"))
     deeper = sorted(found for name in METADATA for found in glob.glob(f"{root}/*/{name}"))
     if deeper and not any(os.path.exists(os.path.join(path, name)) for name in METADATA):
@@ -188,20 +174,10 @@ def open_source(
     captions: bool = False,
     needs_texts: bool = True,
 ) -> tuple[Source, dict[str, Any]]:
-    """Opens a source from the values of the flags; without captions unless requested.
+    """Opens a source from the values of the flags; returns it, and the config node that makes it.
 
-    Args:
-      path: its first field: a path, or the name of a data set.
-      name: the kind of source; None determines it from the path.
-      arguments: the other fields, each "NAME=VALUE".
-      captions: whether captions are requested even if no argument names them.
-      needs_texts: whether images without the texts that are read are left out.
-
-    Returns:
-      The source, and the config node that makes it.
-
-    Raises:
-      UserError: a value does not fit, or there is nothing at the path.
+    Arguments are "NAME=VALUE". Captions are read if they are requested, or an argument names them;
+    images without the texts that are read may be left out.
     """
     name = name or recognize_source(path)
     target = signatures.lookup(name, tables.SOURCES, "--source_name")
@@ -221,20 +197,10 @@ def open_source(
 def open_captions(
     path: str, name: str | None = None, arguments: Sequence[str] = (), used: int | None = None
 ) -> tuple[Callable[[], Iterable[str]], dict[str, Any]]:
-    """Opens the captions of a source, or of text files, from the values of the flags.
+    """Opens the captions of a source, or of text files (`TEXT`), from the values of the flags.
 
-    Args:
-      path: as for `open_source`.
-      name: as for `open_source`, or `TEXT`.
-      arguments: as for `open_source`.
-      used: number of captions per example, the first ones; None for all.
-
-    Returns:
-      A function that reads the captions from the start, and the config node of the source. Reading
-      raises a UserError if there are no captions at all.
-
-    Raises:
-      UserError: a value does not fit, or there is nothing at the path.
+    Of an example, the first `used` captions count. Returns a function that reads the captions from
+    the start, and raises a UserError if there are none at all; and the config node of the source.
     """
     if find_text_files(path, name) is not None:
         return functools.partial(vocabulary.read_lines, path), {"name": TEXT, "path": path}
@@ -243,15 +209,7 @@ def open_captions(
 
 
 def find_text_files(path: str, name: str | None = None) -> list[str] | None:
-    """Lists text files with a caption per line; returns None for any other kind of source.
-
-    Args:
-      path: as for `open_captions`.
-      name: as for `open_captions`.
-
-    Raises:
-      UserError: nothing is at the path, or it does not show what is there.
-    """
+    """Lists text files with a caption per line; returns None for any other kind of source."""
     if (name or recognize_source(path)) != TEXT:
         return None
     try:
@@ -287,15 +245,7 @@ def find_kind(node: Node) -> Any:
 
 
 def make_source(node: Node, where: str) -> Source:
-    """Opens the source of a config node.
-
-    Args:
-      node: its name and fields.
-      where: its place in the config.
-
-    Raises:
-      UserError: it cannot be opened; the message says if another kind reads such files.
-    """
+    """Opens the source of a config node; an error says if another kind reads such files."""
     try:
         return signatures.make_named(tables.SOURCES, node, where)
     except UserError as error:
@@ -318,16 +268,7 @@ def write_source_flags(node: Node) -> str:
 
 
 def read_values(arguments: Sequence[str], flag: str, target: Any) -> dict[str, Any]:
-    """Reads texts "NAME=VALUE", each as a value of the type that its field has.
-
-    Args:
-      arguments: the texts.
-      flag: where they were given, for messages.
-      target: the component that has the fields; it says which there are.
-
-    Raises:
-      UserError: a text has no "="; the message names the flag.
-    """
+    """Reads texts "NAME=VALUE", each as a value of the type that its field has in a component."""
     values, parameters = {}, signatures.list_settable(target)
     for argument in arguments:
         field, equals, value = argument.partition("=")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from big_align.core.errors import ConfigError
+from big_align.core.errors import ConfigError, naming_field
 from big_align.data.examples import BrokenExample
 from big_align.data.images.image_ops import Transform
 
@@ -14,19 +14,9 @@ _BLANK = np.zeros((2048, 2048, 3), np.uint8)
 
 
 def shape_of_image(transform: str, where: str) -> tuple[int, ...]:
-    """Runs the operations on a large blank image, which also checks that they fit together.
-
-    Args:
-      transform: image operations.
-      where: their place in the config, for error messages.
-
-    Raises:
-      ConfigError: an operation is unknown, or does not fit.
-    """
-    try:
+    """Runs the operations on a large blank image, which also checks that they fit together."""
+    with naming_field(where):
         return _find_shape(transform)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
 
 
 @functools.lru_cache
@@ -36,15 +26,7 @@ def _find_shape(transform: str) -> tuple[int, ...]:
 
 
 def check_repeatable(transform: str, where: str) -> None:
-    """Checks that no random number changes what image operations make.
-
-    Args:
-      transform: image operations that fit together.
-      where: their place in the config, for error messages.
-
-    Raises:
-      ConfigError: they do, so an image would differ from visit to visit.
-    """
+    """Checks that no random number changes what image operations make, from visit to visit."""
     try:
         Transform(transform)(_BLANK, _NoRandom())
     except BrokenExample as error:

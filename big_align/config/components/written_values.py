@@ -15,10 +15,8 @@ def read_value(text: str, kinds: Collection[type]) -> Any:
     """Returns the value that a text on a command line stands for, in a field of some types.
 
     A field of texts takes the text as it is, even if that is a number: `1` can be the name of a
-    column. Anything else is written as in Python.
-
-    Raises:
-      ValueError: it is of none of these types.
+    column. Anything else is written as in Python. A ValueError says that it is of none of the
+    types.
     """
     several = SEVERAL.intersection(kinds) and text.strip().startswith(("(", "["))
     if str in kinds and not several:

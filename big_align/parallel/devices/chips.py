@@ -18,34 +18,21 @@ Sources:
 
 import dataclasses
 
-GPU_FRACTION = 0.92
-"""The share of a GPU's memory that a run takes; the rest is for libraries and communication."""
+GPU_FRACTION = 0.92  # of a GPU's memory; the rest is for libraries and communication
 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """An accelerator's published peaks; properties named `device_...` are per JAX device.
-
-    Attributes:
-      name: its name in commands and tables.
-      kinds: values of `jax.Device.device_kind` on it.
-      flops: dense bfloat16 FLOP/s.
-      memory: bytes of HBM.
-      memory_bandwidth: bytes/s between HBM and the chip.
-      interconnect: bytes/s that it can send over all its links, inside a slice or node.
-      network: bytes/s that a host can send to other slices or nodes; None if not published.
-      chips_per_host: chips that one process drives in a slice or node of several hosts.
-      devices_per_chip: JAX devices per chip.
-    """
+    """An accelerator's published peaks; properties named `device_...` are per JAX device."""
 
     name: str
-    kinds: tuple[str, ...]
-    flops: float
-    memory: int
-    memory_bandwidth: float
-    interconnect: float
-    network: float | None
-    chips_per_host: int
+    kinds: tuple[str, ...]  # values of `jax.Device.device_kind` on it
+    flops: float  # dense bfloat16 FLOP/s
+    memory: int  # bytes of HBM
+    memory_bandwidth: float  # bytes/s between HBM and the chip
+    interconnect: float  # bytes/s that it can send over all its links, inside a slice or node
+    network: float | None  # bytes/s from a host to other slices or nodes; None: not published
+    chips_per_host: int  # that one process drives in a slice or node of several hosts
     devices_per_chip: int = 1
 
     @property

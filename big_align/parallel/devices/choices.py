@@ -5,21 +5,15 @@ took with `note`; whoever traces a step collects these lines.
 """
 
 import contextlib
-import contextvars
 from collections.abc import Iterator
+from contextvars import ContextVar
 
-_LINES: contextvars.ContextVar[dict[str, None] | None] = contextvars.ContextVar(
-    "lines", default=None
-)
+_LINES: ContextVar[dict[str, None] | None] = ContextVar("lines", default=None)
 
 
 @contextlib.contextmanager
 def collect() -> Iterator[dict[str, None]]:
-    """Collects what is chosen while the code inside is traced.
-
-    Yields:
-      The lines, each once, in the order of their first appearance, as keys.
-    """
+    """Collects what is chosen while the code inside is traced: each line once, as a key."""
     lines: dict[str, None] = {}
     token = _LINES.set(lines)
     try:

@@ -14,16 +14,13 @@ from big_align.core.nodes import Node
 
 
 def use_cache(folder: str | None) -> None:
-    """Keeps compiled programs in a folder, where later processes find them.
+    """Keeps compiled programs in a folder or bucket, where later processes find them.
 
     If there are several processes, the first one writes and all read, so they should share the
     folder. That serves all of them on GPUs and TPUs; on CPUs it serves the first one alone, since
     XLA describes each process's own CPUs there, and the key has this description. Programs that
     compile in less than a second are not kept, unless JAX is configured otherwise
     (`JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS`).
-
-    Args:
-      folder: a path, or a bucket as in `gs://bucket/cache`; None changes nothing.
     """
     if folder and folder != _find_cache():
         # JAX decides at its first compilation whether there is a cache; this may come later.
@@ -37,14 +34,11 @@ def _find_cache() -> str | None:
 
 @contextlib.contextmanager
 def watch_cache() -> Iterator[list[bool]]:
-    """Yields a list that says of each program compiled inside whether the cache had it.
-
-    It stays empty without a cache.
-    """
+    """Yields a list that says of each program compiled inside whether the cache had it."""
     found: list[bool] = []
 
     def listen(event: str, **_: object) -> None:
-        if not _find_cache():  # JAX counts such requests, too
+        if not _find_cache():  # JAX counts requests without one, too
             return
         if event.endswith("/compile_requests_use_cache"):
             found.append(False)
@@ -71,11 +65,7 @@ def tell_found(found: Sequence[bool]) -> str:
 
 
 def check_cache(folder: str | None) -> None:
-    """Checks that a folder can hold the cache.
-
-    Raises:
-      ConfigError: it is a file, or inside one.
-    """
+    """Checks that a folder can hold the cache: that it is no file, and not inside one."""
     path = None if folder is None or "://" in folder else os.path.abspath(folder)
     while path and not os.path.exists(path):
         path = os.path.dirname(path)
@@ -84,11 +74,7 @@ def check_cache(folder: str | None) -> None:
 
 
 def check_options(options: Node) -> None:
-    """Checks that options have values that a compiler could accept.
-
-    Raises:
-      ConfigError: one does not; only the compiler knows the names.
-    """
+    """Checks that options have values that a compiler could accept; it alone knows the names."""
     for name, value in options.items():
         if not isinstance(value, str | int | float | None):
             raise ConfigError(
@@ -96,8 +82,7 @@ def check_options(options: Node) -> None:
             )
 
 
-ROOM = 0.05
-"""The share of a device's memory that is left to batches on their way, evaluation and libraries."""
+ROOM = 0.05  # share of a device's memory left to batches on their way, evaluation, libraries
 
 
 def count_memory(compiled: jax.stages.Compiled) -> int:
@@ -115,11 +100,7 @@ def memory_limit(device: jax.Device) -> int | None:
 
 
 def compile_lowered(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:
-    """Compiles a program with the compiler's options.
-
-    Raises:
-      ConfigError: the compiler does not know an option, or refuses its value.
-    """
+    """Compiles a program with the compiler's options."""
     try:
         return lowered.compile(compiler_options=dict(options) or None)
     except jax.errors.JaxRuntimeError as error:

@@ -86,14 +86,9 @@ SEVERAL_GPUS_FLAGS: Options = {
 
 
 def choose_options(mesh: Mesh, given: Node) -> Options:
-    """Returns the compiler's options for a mesh.
+    """Returns the compiler's options for a mesh of real devices, or those of a topology.
 
-    Args:
-      mesh: real devices, or those of a topology.
-      given: options that override or extend those of the tables; None removes an option.
-
-    Returns:
-      Options by name; for a CPU or an unknown TPU, only the given ones.
+    Given options override or extend those of the tables; None removes one.
     """
     devices = mesh.devices.ravel()
     chip = find_chip(devices[0].device_kind)
@@ -110,9 +105,8 @@ def choose_options(mesh: Mesh, given: Node) -> Options:
 def choose_effort(effort: float) -> Options:
     """Returns options that set how much XLA does for the time and memory of a program.
 
-    Args:
-      effort: from -1, which compiles fastest, to 1; 0 is XLA's default. Newer versions know four
-        levels of it.
+    The effort is from -1, which compiles fastest, to 1; 0 is XLA's default. Newer versions know
+    four levels of it.
     """
     if not _RENAMED:
         return {"exec_time_optimization_effort": effort, "memory_fitting_effort": effort}

@@ -9,17 +9,10 @@ from jax.experimental import mesh_utils
 
 
 def arrange_devices(devices: Sequence[Any], fsdp: int) -> np.ndarray:
-    """Arranges devices so that the second axis stays within a TPU slice or a GPU node.
+    """Arranges devices as [n / fsdp, fsdp], so that the second axis stays within a slice or node.
 
-    The network between slices and nodes is slower than that within them. An axis that does not fit
-    into one takes as many devices as it can from each of several.
-
-    Args:
-      devices: devices, or descriptions of them.
-      fsdp: size of the second axis; divides the number of devices.
-
-    Returns:
-      An object array [devices / fsdp, fsdp].
+    The network between TPU slices and GPU nodes is slower than that within them. An axis that does
+    not fit into one takes as many devices as it can from each of several.
     """
     groups = _group_devices(devices)
     size = len(groups[0])

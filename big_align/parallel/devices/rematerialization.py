@@ -53,25 +53,14 @@ def is_left_out() -> bool:
 
 @contextlib.contextmanager
 def auto_is(level: str) -> Iterator[list[str]]:
-    """Traces the code inside with a level in place of "auto".
-
-    Yields:
-      A list that is empty as long as nothing has asked for the level.
-    """
+    """Traces the code inside with a level for "auto"; the list is empty if nothing asked for it."""
     asked: list[str] = []
     with _setting(_AUTO, (level, asked)), _APART(level):
         yield asked
 
 
 def find_level(remat: str) -> str:
-    """Returns the level that a tower's setting stands for.
-
-    Args:
-      remat: a level, or "auto".
-
-    Raises:
-      ValueError: it is another text.
-    """
+    """Returns the level that a tower's setting stands for, which may be "auto"."""
     if remat not in (*LEVELS, AUTO):
         known = ", ".join(map(repr, (*LEVELS, AUTO)))
         raise ValueError(f"remat={remat!r} is unknown; choose one of {known}")
@@ -85,13 +74,7 @@ def find_level(remat: str) -> str:
 
 
 def remat_block(block_class: type[nn.Module], train: int, level: str) -> type[nn.Module]:
-    """Returns a class of blocks that store what a level says.
-
-    Args:
-      block_class: a module that is called with arrays and `train`.
-      train: the index of `train` among its arguments, with the module itself as 0.
-      level: one of `LEVELS`, from `find_level`.
-    """
+    """Returns a class of blocks that store what a level says; `train` is an argument's index."""
     if level in ("none", "attention"):
         return block_class
     return nn.remat(block_class, static_argnums=(train,), policy=_POLICIES[level])

@@ -24,11 +24,9 @@ _DEVICE: contextvars.ContextVar[Any] = contextvars.ContextVar("device", default=
 def weights_on(mesh: Mesh | None, sum_dtype: str = "float32") -> Iterator[None]:
     """Traces layers whose weights are split over a mesh.
 
-    Args:
-      mesh: the devices; None where a function is traced for one of several devices and has its
-        weights whole.
-      sum_dtype: type for summing gradients of weights over devices. A tower that computes in
-        bfloat16 makes its gradients in bfloat16; the sum of a thousand such numbers needs more.
+    No mesh means that a function is traced for one of several devices and has its weights whole.
+    Gradients of weights are summed over devices in `sum_dtype`: a tower that computes in bfloat16
+    makes its gradients in bfloat16; the sum of a thousand such numbers needs more.
     """
     place = _PLACE.set(None if mesh is None else WeightPlace(mesh, sum_dtype))
     device = _DEVICE.set(_DEVICE.get() if mesh is None else mesh.devices.flat[0])

@@ -1,10 +1,10 @@
 """Stops processes that disagree, which otherwise would each train on something different.
 
 Process 0 writes its facts to the key-value store once. The others read only a digest of them, and
-the facts themselves only if their own digest differs.
+the facts themselves only if their own digest differs. Topics are for people who read the store.
 """
 
-import hashlib
+import functools
 import importlib.metadata
 import itertools
 import json
@@ -19,6 +19,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import big_align
+from big_align.core.digests import fingerprint
 from big_align.core.errors import UserError
 from big_align.parallel.distributed import processes
 
@@ -33,16 +34,12 @@ DAY = 24 * 3600 * 1000  # process 0 may index its data first; others watch wheth
 
 T = TypeVar("T")
 
-_NUMBERS = itertools.count()
-"""Numbers of this process's comparisons and shared values, unique even across first runs."""
+_digest = functools.partial(fingerprint, digits=16)
+_NUMBERS = itertools.count()  # of comparisons and shared values, unique even across first runs
 
 
 def check_start(config: ConfigDict) -> None:
-    """Checks that all processes have the same config, code, number of devices and compiler flags.
-
-    Raises:
-      UserError: one differs; the message names the field, file or flag, and the process.
-    """
+    """Checks that all processes have the same config, code, flags and number of devices."""
     _check("config", lambda: dict(_flatten("config", json.loads(config.to_json_best_effort()))))
     _check("code", _describe_code)
     _check("flags", _describe_flags)
@@ -50,14 +47,7 @@ def check_start(config: ConfigDict) -> None:
 
 
 def check_data(shards: Mapping[str, str]) -> None:
-    """Checks that all processes find the same examples.
-
-    Args:
-      shards: the name and contents of each shard, by its place in the order.
-
-    Raises:
-      UserError: one finds others; the message names the first such shard and the process.
-    """
+    """Checks that all processes find the same shards: their names and contents, by their places."""
     _check("data", lambda: shards)
 
 
@@ -65,13 +55,6 @@ def check_inputs(topic: str, describe: Callable[[], Mapping[str, str]]) -> None:
     """Checks that all processes have read the same; all must call it, in the same order.
 
     Files of the same path, such as a vocabulary or weights, may differ between hosts.
-
-    Args:
-      topic: a description, for people who read the store.
-      describe: returns what was read, by name; not called if there is one process.
-
-    Raises:
-      UserError: one has read something else; the message names the first difference.
     """
     _check(topic, describe, "; all hosts must read the same files")
 
@@ -84,14 +67,8 @@ def check_weights(topic: str, arrays: Mapping[str, Any]) -> None:
 def check_index(index: Mapping[str, Any], free: Collection[str] = ("model",)) -> None:
     """Checks that all processes are about to fill a folder with the same.
 
-    One that comes before there is an index in the folder would not notice that it differs.
-
-    Args:
-      index: what the folder will hold, and its `shards`.
-      free: entries of `made_by` that may differ.
-
-    Raises:
-      UserError: one would make something else; the message names the first difference.
+    One that comes before there is an index in the folder would not notice that it differs. Only
+    entries of `made_by` that are `free` may differ.
     """
 
     def describe() -> dict[str, str]:
@@ -104,12 +81,8 @@ def check_index(index: Mapping[str, Any], free: Collection[str] = ("model",)) ->
 
 
 def check_step(lowered: jax.stages.Lowered) -> None:
-    """Checks that all processes are about to compile the same train step.
-
-    Raises:
-      UserError: one has a different step.
-    """
-    _check("step", lambda: {"StableHLO of the train step": _digest(lowered.as_text().encode())})
+    """Checks that all processes are about to compile the same train step."""
+    _check("step", lambda: {"StableHLO of the train step": _digest(lowered.as_text())})
 
 
 def share(topic: str, value: Any) -> Any:
@@ -117,10 +90,6 @@ def share(topic: str, value: Any) -> Any:
 
     If each computed its own value, these might differ in the last digit and lead to other
     decisions.
-
-    Args:
-      topic: a description, for people who read the store.
-      value: a JSON value.
     """
     state = processes.coordination()
     if state.num_processes == 1:
@@ -133,15 +102,7 @@ def share(topic: str, value: Any) -> Any:
 
 
 def gather(topic: str, value: Any) -> list[Any]:
-    """Returns the values of all processes in every process; all must call it, in the same order.
-
-    Args:
-      topic: a description, for people who read the store.
-      value: a JSON value.
-
-    Returns:
-      The values, in the order of the processes.
-    """
+    """Returns the values of all processes, in order; all must call it, in the same order."""
     state = processes.coordination()
     if state.num_processes == 1:
         return [value]
@@ -152,15 +113,9 @@ def gather(topic: str, value: Any) -> list[Any]:
 
 
 def attempt(topic: str, act: Callable[..., T], *arguments: Any) -> T:
-    """Returns what a function returns here, if it succeeds in all processes; all must call it.
+    """Returns what a function returns here, if no process gets a UserError of it; all must call it.
 
-    Args:
-      topic: a description, for people who read the store.
-      act: what each process does.
-      *arguments: what it is called with.
-
-    Raises:
-      UserError: it has raised one in some process; that of the first such process.
+    Otherwise all raise that of the first such process.
     """
     found: Any = None
     fault = ""
@@ -173,23 +128,12 @@ def attempt(topic: str, act: Callable[..., T], *arguments: Any) -> T:
     return found
 
 
-def find_difference(
-    process: int, facts: Mapping[str, str], others: Mapping[str, str]
-) -> str | None:
-    """Returns the first difference from process 0 in one line; None if there is none."""
-    for name in {**others, **facts}:
-        mine, other = facts.get(name, "nothing"), others.get(name, "nothing")
-        if mine != other:
-            return f"process {process} has {name} = {mine}, process 0 has {other}"
-    return None
-
-
 def _check(topic: str, describe: Callable[[], Mapping[str, str]], hint: str = "") -> None:
     state = processes.coordination()
     if state.num_processes == 1:
         return
     facts, key = describe(), f"big_align/{topic}/{next(_NUMBERS)}/"
-    digest = _digest(json.dumps(facts, sort_keys=True).encode())
+    digest = _digest(json.dumps(facts, sort_keys=True))
     if state.process_id == 0:
         names = iter(facts)
         for number in itertools.count():
@@ -203,7 +147,11 @@ def _check(topic: str, describe: Callable[[], Mapping[str, str]], hint: str = ""
         parts = dict(state.client.key_value_dir_get(f"{key}facts/"))
         ordered = sorted(parts, key=lambda path: int(path.rpartition("/")[2]))
         others = {name: fact for path in ordered for name, fact in json.loads(parts[path]).items()}
-        raise UserError(f"{find_difference(state.process_id, facts, others)}{hint}")
+        name = next(each for each in {**others, **facts} if facts.get(each) != others.get(each))
+        mine, other = facts.get(name, "nothing"), others.get(name, "nothing")
+        raise UserError(
+            f"process {state.process_id} has {name} = {mine}, process 0 has {other}{hint}"
+        )
 
 
 def _flatten(name: str, node: Any) -> Iterator[tuple[str, str]]:
@@ -242,7 +190,3 @@ def _describe_array(array: Any) -> str:
     # As bytes, since a buffer of bfloat16 is none for NumPy.
     values = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return f"{array.dtype} {list(array.shape)} of SHA-256 {_digest(values.data)}"
-
-
-def _digest(data: bytes | memoryview) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]

@@ -21,14 +21,11 @@ from big_align.core.errors import Stopped
 from big_align.parallel.distributed import activity
 
 BEAT_SECONDS = 5
-SILENT_BEATS = 6
-"""Number of beats that may be missed: a process busy with computation is late by one or two."""
+SILENT_BEATS = 6  # that may be missed: a process busy with computation is late by one or two
 
-LAST_WORD_SECONDS = 2
-"""Process 0 exits this much later than the others, which learn from it what has happened."""
+LAST_WORD_SECONDS = 2  # how much later process 0 exits; the others learn from it what happened
 
-FINISH_SECONDS = 300
-"""How long a process that has finished waits for the others."""
+FINISH_SECONDS = 300  # how long a process that has finished waits for the others
 
 RETRY_SECONDS, RETRIES = 1.0, 5
 """How often, in a row, the store fails to answer before process 0 counts as gone: a network may
@@ -48,11 +45,6 @@ class Watch:
     One waits for a process to fail. The other reports that this process is alive and what it is
     doing; in process 0 it also notices which processes have become silent. JAX has heartbeats of
     its own, which end the remaining processes after 100 seconds, with a page of C++.
-
-    Args:
-      store: the key-value store.
-      process: number of this process.
-      count: number of processes.
     """
 
     def __init__(self, store: Any, process: int, count: int):
@@ -98,11 +90,9 @@ class Watch:
     def fail(self, text: str, reason: str, is_consequence: bool = False) -> None:
         """Reports to all processes why this one fails, prints the text, and exits with status 1.
 
-        Args:
-          text: what this process prints.
-          reason: what the others print after the number of this process, in one line.
-          is_consequence: whether it may have failed because another process was lost; if so, that
-            one is reported instead, as soon as its silence is noticed.
+        The others print the reason, a line, after the number of this process. If its failure may be
+        the consequence of another process's loss, that one is reported instead, as soon as its
+        silence is noticed.
         """
         if is_consequence:
             time.sleep(BEAT_SECONDS * (SILENT_BEATS + 2))

@@ -14,17 +14,14 @@ from big_align.core.errors import UserError
 from big_align.parallel.distributed import activity, stop_requests
 from big_align.parallel.distributed.variables import read_number
 
-JOIN_SECONDS = 300
-"""How long processes wait for each other at the start: hosts and images arrive one by one."""
+JOIN_SECONDS = 300  # for all to start: hosts and images arrive one by one
 
 LOST = re.compile("Gloo|NCCL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED")
 """Found in errors that a process gets when it has lost another one."""
 
-OMPI_SIZE = "OMPI_COMM_WORLD_SIZE"
-"""The variable for the number of processes that every version of Open MPI sets."""
+OMPI_SIZE = "OMPI_COMM_WORLD_SIZE"  # the number of processes, in every version of Open MPI
 
-_watch: Any = None
-"""The `failures.Watch` of a process that has joined others."""
+_watch: Any = None  # the `failures.Watch` of a process that has joined others
 
 
 def join_processes(takes_requests: bool = False) -> None:
@@ -34,12 +31,8 @@ def join_processes(takes_requests: bool = False) -> None:
     elsewhere JAX_NUM_PROCESSES and JAX_PROCESS_ID give their number and that of this process, or
     the variables of Open MPI 5 do.
 
-    Args:
-      takes_requests: whether the program stops on SIGTERM by itself, as training does, which saves
-        first; any other is ended by it at once, with all processes, and so are all by SIGINT.
-
-    Raises:
-      UserError: they cannot be found.
+    A program that takes requests stops on SIGTERM by itself, as training does, which saves first;
+    any other is ended by it at once, with all processes, and so are all by SIGINT.
     """
     global _watch
     import jax
@@ -64,8 +57,7 @@ def join_processes(takes_requests: bool = False) -> None:
         impatience.cancel()
     state = coordination()
     if state.num_processes > 1:
-        # A process that loses process 0 is mostly ended by JAX with abort(): core files are no
-        # help.
+        # JAX mostly ends a process that has lost process 0 by abort(): core files are no help.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         from big_align.parallel.distributed.failures import Watch
 
@@ -80,14 +72,7 @@ def join_processes(takes_requests: bool = False) -> None:
 def check_alone(
     advice: str = "add --distributed, or --nodistributed for {number} runs of their own",
 ) -> None:
-    """Checks that a process which joins no others was not started as one of several.
-
-    Args:
-      advice: what to do, for the message.
-
-    Raises:
-      UserError: it was, so all of them would write into one workdir.
-    """
+    """Refuses to go on if a process that joins no others was started as one of several."""
     # A batch script of Slurm has SLURM_NTASKS too; the variable of a step is set for its tasks.
     for name in ("JAX_NUM_PROCESSES", OMPI_SIZE, "SLURM_STEP_NUM_TASKS"):
         number = os.environ.get(name, "")
@@ -114,13 +99,7 @@ def activities() -> dict[int, dict[str, Any]]:
 
 
 def fail(error: BaseException) -> None:
-    """Exits together with the other processes, which all get the reason; returns if there are none.
-
-    Uncaught exceptions arrive here automatically.
-
-    Args:
-      error: the error that ends this process.
-    """
+    """Exits with all other processes, which get the reason; returns if there are none."""
     if _watch is None:
         return
     import jax
@@ -139,9 +118,6 @@ def _check_own_name() -> None:
     """Checks that this host's name is known where JAX's CPU devices are to find each other by it.
 
     JAX makes CPU devices beside those of an accelerator, unless $JAX_PLATFORMS leaves them out.
-
-    Raises:
-      UserError: it is not.
     """
     import jax
 

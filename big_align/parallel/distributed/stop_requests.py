@@ -16,8 +16,7 @@ from collections.abc import Callable
 from big_align.core import huge_pages
 
 NUMBERS = {signal.SIGINT, signal.SIGTERM}
-FLUSH_SECONDS = 1
-"""Nobody may read what was printed, as with `| less`."""
+FLUSH_SECONDS = 1  # nobody may read what was printed, as with `| less`
 
 _answer: Callable[[], None] | None = None
 
@@ -48,8 +47,8 @@ def answer_with(act: Callable[[], None]) -> None:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         # A shell ignores SIGINT for processes that it starts in the background.
         taken = [number for number in NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
-        for number in taken:
-            signal.signal(number, _do_nothing)
+        for number in taken:  # only with a handler is a number written to the pipe
+            signal.signal(number, lambda *_: None)
         threading.Thread(target=_listen, args=(read,), name="requests", daemon=True).start()
         # Registered first, it runs last: what is left is the interpreter's end, which would give
         # the signals back to the system, and the status of a run that has saved with them.
@@ -68,10 +67,6 @@ def _tell() -> None:
     with contextlib.suppress(OSError, ValueError):
         print("stopped on request; the same command continues", flush=True)
         sys.stderr.flush()
-
-
-def _do_nothing(*_: object) -> None:
-    """Is there for the system, which has a number written to the pipe before this is called."""
 
 
 def _listen(read: int) -> None:

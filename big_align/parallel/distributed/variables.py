@@ -7,11 +7,7 @@ from big_align.core.errors import UserError, put_in_a_line
 
 
 def read_number(name: str, least: int, default: int | None = None) -> int | None:
-    """Returns the whole number in a variable; `default` if it is unset or empty.
-
-    Raises:
-      UserError: the variable holds something else, or less than `least`.
-    """
+    """Returns the number in a variable, `least` or more; `default` if it is unset or empty."""
     text = os.environ.get(name, "").strip()
     if not text:
         return default

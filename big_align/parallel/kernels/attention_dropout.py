@@ -17,14 +17,9 @@ _DRAWN_BITS = 24
 
 
 class Dropout(NamedTuple):
-    """Which weights are set to zero.
+    """Which weights are set to zero."""
 
-    Attributes:
-      rate: probability that one is; the others are multiplied by 1 / (1 - rate).
-      key: of the random numbers.
-    """
-
-    rate: float
+    rate: float  # probability that one is; the others are multiplied by 1 / (1 - rate)
     key: PRNGKeyArray
 
     def draw_seeds(self, batch: int) -> Int[Array, "b"]:
@@ -42,16 +37,8 @@ class Dropout(NamedTuple):
 def drop_weights(rate: float, weights: Array, seed: Array, head: Array, query: Array, key: Array):
     """Sets some weights, or their gradients, to zero and multiplies the others by 1 / (1 - rate).
 
-    Args:
-      rate: probability that one is set to zero.
-      weights: what is dropped, of any shape.
-      seed: of the example; this and the others are int32 and broadcast with the weights.
-      head: number of the head.
-      query: position of the query.
-      key: position of the key, below 65,536.
-
-    Returns:
-      An array like `weights`.
+    Seeds are those of examples. They, heads and positions are int32, and broadcast with the
+    weights; positions of keys are below 65,536.
     """
     factor = 1 / (1 - rate) if rate < 1 else 0.0
     return jnp.where(_find_kept(rate, seed, head, query, key), weights * factor, 0.0)

@@ -20,49 +20,29 @@ from big_align.parallel.shards import map_rows
 
 
 class Terms(NamedTuple):
-    """What there is besides queries, keys and values, as `models.parts.attention.attend` has it.
+    """What there is besides queries, keys and values, as `models.parts.attention.attend` has it."""
 
-    Attributes:
-      mask: True where a key may be attended to [b k]; None if all may.
-      bias: added to the logits [n heads q k], to those of example i the bias i % n; None for none.
-      dropout: which weights are set to zero; None for none.
-      causal: whether a query attends to no key after its own position.
-    """
-
-    mask: Bool[Array, "b k"] | None = None
-    bias: Float[Array, "n heads q k"] | None = None
+    mask: Bool[Array, "b k"] | None = None  # where a key may be attended to
+    bias: Float[Array, "n heads q k"] | None = None  # example i has the bias i % n
     dropout: Dropout | None = None
-    causal: bool = False
+    causal: bool = False  # whether a query attends to no key after its own position
 
 
 class Parts(NamedTuple):
-    """What a kernel is given besides queries, keys and values; None for what there is not.
+    """What a kernel is given besides queries, keys and values; None for what there is not."""
 
-    Attributes:
-      mask: 1 where a key may be attended to, else 0.
-      seeds: those of dropout, one an example.
-      bias: that of the terms, float32.
-    """
-
-    mask: Float[Array, "b k"] | None
-    seeds: Int[Array, "b"] | None
-    bias: Float[Array, "n heads q k"] | None
+    mask: Float[Array, "b k"] | None  # 1 where a key may be attended to, else 0
+    seeds: Int[Array, "b"] | None  # of dropout, one an example
+    bias: Float[Array, "n heads q k"] | None  # float32
 
 
 class KernelSettings(NamedTuple):
-    """What is asked of a kernel.
+    """What is asked of a kernel."""
 
-    Attributes:
-      channels: channels of a head.
-      causal: whether a query attends to no key after its own position.
-      rate: the rate of dropout.
-      interpret: whether the kernel is emulated, on any device.
-    """
-
-    channels: int
-    causal: bool
-    rate: float
-    interpret: bool
+    channels: int  # of a head
+    causal: bool  # whether a query attends to no key after its own position
+    rate: float  # of dropout
+    interpret: bool  # whether the kernel is emulated, on any device
 
 
 Run = Callable[[KernelSettings, tuple[Array, ...], Parts], tuple[Array, ...]]
@@ -83,16 +63,8 @@ def attend_by_kernel(
 ) -> Array:
     """Computes attention by a kernel, on each device for its part of the batch.
 
-    Args:
-      run: runs the kernel.
-      arrays: queries, keys and values, in the layout of the kernel.
-      terms: what there is besides.
-      channels: channels of a head.
-      mesh: devices that the batch is split over; None for one that has all of it.
-      interpret: whether the kernel is emulated, on any device.
-
-    Returns:
-      The weighted means of the values, in the layout of the queries.
+    Queries, keys and values are in the layout of the kernel, and so are the weighted means of the
+    values. Without a mesh, one device has all of the batch.
     """
     rate = 0.0 if terms.dropout is None else terms.dropout.rate
     settings = KernelSettings(channels, terms.causal, rate, interpret)

@@ -25,27 +25,16 @@ has not run on one yet; 640 has all lengths of CLIP's image towers."""
 
 
 class Problem(NamedTuple):
-    """What is to be computed.
+    """What is to be computed."""
 
-    Attributes:
-      query: batch over all devices, queries, heads and channels.
-      keys: number of keys.
-      dtype: name of the type.
-      causal: whether a query attends to no key after its own position.
-      masked: whether there is a mask.
-      dropped: whether some weights are set to zero at random.
-      biases: number of biases that examples have by turns; 0 if none is added to the logits.
-      mesh: devices that the batch is split over, None if they are not known.
-    """
-
-    query: tuple[int, int, int, int]
+    query: tuple[int, int, int, int]  # batch over all devices, queries, heads, channels
     keys: int
     dtype: str
-    causal: bool = False
+    causal: bool = False  # whether a query attends to no key after its own position
     masked: bool = False
-    dropped: bool = False
-    biases: int = 0
-    mesh: Mesh | None = None
+    dropped: bool = False  # whether some weights are set to zero at random
+    biases: int = 0  # that examples have by turns; 0 if none is added to the logits
+    mesh: Mesh | None = None  # devices that the batch is split over, if they are known
 
     @property
     def devices(self) -> int:

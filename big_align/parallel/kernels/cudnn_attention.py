@@ -17,23 +17,12 @@ def attend_by_cudnn(
     mesh: Mesh | None,
     real: int | None = None,
 ) -> Float[Array, "b q heads c"]:
-    """Computes what `models.parts.attention.attend` does, without dropout.
+    """Computes what `models.parts.attention.attend` does, of bfloat16 or float16, without dropout.
 
-    JAX passes it only even numbers of tokens. So one may be added, which is not attended to. JAX's
-    primitive of the forward pass is named "dot_product_attention_fwd_wrapper", for policies of
-    `jax.checkpoint`; its results are the output and the logarithms of the sums.
-
-    Args:
-      query: queries, of bfloat16 or float16.
-      key: keys.
-      value: values.
-      mask: True where a key may be attended to; None if all may.
-      causal: whether a query attends to no key after its own position.
-      mesh: devices that the batch is split over; None for one that has all of it.
-      real: number of the first keys that may be attended to, without a mask; None for all.
-
-    Returns:
-      The weighted means of the values.
+    JAX passes it only even numbers of tokens. So one may be added, which is not attended to:
+    without a mask, the first `real` keys may be. JAX's primitive of the forward pass is named
+    "dot_product_attention_fwd_wrapper", for policies of `jax.checkpoint`; its results are the
+    output and the logarithms of the sums.
     """
 
     def on_device(_: tuple, arrays: tuple) -> Array:

@@ -45,13 +45,8 @@ def compare(
 ) -> Results:
     """Does what `compare_plainly` does, on an NVIDIA GPU of compute capability 9.
 
-    Args:
-      function: what is computed.
-      x: rows, a multiple of `PAIR_ROWS`, of bfloat16; channels are a multiple of `CHANNELS`.
-      y: columns, a multiple of `COLUMNS`.
-      sides: the function's other arguments.
-      interpret: how to interpret the kernel where there is no such GPU.
-      processors: blocks of threads, one for each multiprocessor.
+    Rows are of bfloat16, and their channels a multiple of `CHANNELS`. There is a block of threads
+    for each of the multiprocessors.
     """
     counts = len(sides.rows), len(sides.columns)
     vector = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
@@ -80,56 +75,31 @@ def compare(
 
 
 class _Memory(NamedTuple):
-    """Shared memory of a block, and what its warpgroups wait for.
+    """Shared memory of a block, and what its warpgroups wait for."""
 
-    Attributes:
-      x: the ring's slices of x [slots rows channels].
-      y: its slices of y.
-      stored: for each multiplying warpgroup, the part of a tile that is on its way out.
-      full: by warpgroup and slot: a slot was filled for this warpgroup.
-      empty: by warpgroup and slot: this warpgroup has read the slot.
-      turn: both multiplying warpgroups have come to the end of what they do at the same time.
-    """
-
-    x: Any
-    y: Any
-    stored: Any
-    full: Any
-    empty: Any
-    turn: Any
+    x: Any  # the ring's slices [slots rows channels]
+    y: Any  # likewise
+    stored: Any  # for each multiplying warpgroup, the part of a tile that is on its way out
+    full: Any  # by warpgroup and slot: a slot was filled for this warpgroup
+    empty: Any  # by warpgroup and slot: this warpgroup has read the slot
+    turn: Any  # both multiplying warpgroups have ended what they do at the same time
 
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    """What the threads of a block do.
-
-    Attributes:
-      function: what is computed of a tile.
-      x: rows, in the memory of the GPU.
-      y: columns.
-      sides: the function's other arguments there.
-      results: where they are written.
-      memory: what the warpgroups share.
-      warpgroup: the number of this one; 2 loads.
-    """
+    """What the threads of a block do."""
 
     function: TileFunction
-    x: Any
-    y: Any
+    x: Any  # rows, in the memory of the GPU
+    y: Any  # columns
     sides: Sides
     results: Results
     memory: _Memory
-    warpgroup: Any
+    warpgroup: Any  # the number of this one; 2 loads
 
     @classmethod
     def run(cls, function: TileFunction, counts: tuple[int, int], *refs: Any) -> None:
-        """Reserves the memory of a block, and runs its warpgroups.
-
-        Args:
-              function: what is computed of a tile.
-          counts: how many row sides and column sides there are.
-          *refs: x, y, the numbers, the sides, and where results are written.
-        """
+        """Reserves the memory of a block, and runs its warpgroups."""
         x, y, numbers, *rest = refs
         first, end = counts[0], sum(counts)
         sides = Sides(numbers, tuple(rest[:first]), tuple(rest[first:end]))

@@ -18,17 +18,11 @@ PAIR_ROWS = 2 * ROWS
 
 
 class Results(NamedTuple):
-    """What is computed of a tile of products [r c].
+    """What is computed of a tile of products [r c]."""
 
-    Attributes:
-      rows: vectors [r], each a sum or the like over the columns of the tile.
-      columns: vectors [c].
-      tile: what is stored of each pair [r c]; None for nothing.
-    """
-
-    rows: tuple[Array, ...] = ()
-    columns: tuple[Array, ...] = ()
-    tile: Array | None = None
+    rows: tuple[Array, ...] = ()  # vectors [r], each a sum or the like over the columns
+    columns: tuple[Array, ...] = ()  # vectors [c]
+    tile: Array | None = None  # what is stored of each pair [r c]
 
     @property
     def stored(self) -> Array:
@@ -41,34 +35,26 @@ class Results(NamedTuple):
 class TileFunction:
     """A function of the tiles of a product, and what it returns.
 
-    Attributes:
-      compute: from (products [r c] in float32, numbers, row sides [r c], column sides [r c]) to
-        `Results`. It consists of elementwise operations, sums, maxima and `spread`.
-      rows: number of its vectors by row.
-      columns: number of its vectors by column.
-      stores: whether it returns a tile.
-      width: columns of the products that it gets at a time: fewer need fewer registers. 32 to 128,
-        or to 64 if it stores.
+    It takes products [r c] in float32, numbers, row sides [r c] and column sides [r c], and
+    consists of elementwise operations, sums, maxima and `spread`. Fewer columns at a time need
+    fewer registers: 32 to 128, or to 64 if it stores.
     """
 
     compute: Callable[..., Results]
-    rows: int = 0
-    columns: int = 0
-    stores: bool = False
-    width: int = COLUMNS
+    rows: int = 0  # number of its vectors by row
+    columns: int = 0  # number of its vectors by column
+    stores: bool = False  # whether it returns a tile
+    width: int = COLUMNS  # columns of the products that it gets at a time
 
 
 class Sides(NamedTuple):
     """What a function of tiles is given besides products.
 
-    Attributes:
-      numbers: float32 scalars.
-      rows: vectors with an entry per row of x, of float32 or int32; or such vectors [n / width, m],
-        one for each `width` columns.
-      columns: vectors with an entry per row of y.
+    Vectors have an entry per row of x or y, of float32 or int32; those of x may be [n / width, m],
+    one for each `width` columns.
     """
 
-    numbers: tuple[Array | float, ...]
+    numbers: tuple[Array | float, ...]  # float32 scalars
     rows: tuple[Array, ...]
     columns: tuple[Array, ...]
 
@@ -81,17 +67,10 @@ def spread(vector: Shaped[Array, " n"], axis: int, like: Array) -> Array:
 def compare_plainly(
     function: TileFunction, x: Float[Array, "m d"], y: Float[Array, "n d"], sides: Sides
 ) -> Results:
-    """Computes a function of all tiles of x y^T.
+    """Computes a function of all tiles of x y^T; rows are multiples of `PAIR_ROWS` and `COLUMNS`.
 
-    Args:
-      function: what is computed.
-      x: rows, a multiple of `PAIR_ROWS`.
-      y: columns, a multiple of `COLUMNS`.
-      sides: the function's other arguments.
-
-    Returns:
-      By row, vectors [n / width, m]; by column, vectors [m / `ROWS`, n]; stored tiles as one matrix
-      [m n] of the type of x.
+    By row there are vectors [n / width, m]; by column, vectors [m / `ROWS`, n]; stored tiles are
+    one matrix [m n] of the type of x.
     """
     width = function.width
     row_blocks, column_blocks = len(x) // ROWS, len(y) // width

@@ -47,18 +47,10 @@ def choose_share(
     dropped: bool = False,
     backward: bool = True,
 ) -> Share | None:
-    """Cuts the work so that a program fits into a TPU's vector memory.
+    """Cuts the work into the largest parts that fit into a TPU's vector memory; None if none do.
 
-    Args:
-      query: examples of one device with the same bias, queries, heads and channels.
-      keys: number of keys.
-      item: bytes of an element.
-      biased: whether a bias is added to the logits.
-      dropped: whether weights are dropped.
-      backward: whether it is for the backward pass, which takes more memory.
-
-    Returns:
-      The largest parts that fit, None if none do.
+    `query` has examples of one device with the same bias, queries, heads and channels; `item` are
+    the bytes of an element. The backward pass takes more memory.
     """
     batch, queries, heads, channels = query
     width, period = heads * channels, math.lcm(channels, LANES)
@@ -94,22 +86,7 @@ def attend_on_tpu(
     mesh: Mesh | None,
     interpret: bool = False,
 ) -> Float[Array, "b q heads c"]:
-    """Computes what `models.parts.attention.attend` does.
-
-    Args:
-      query: queries, of a type in `DTYPES`.
-      key: keys.
-      value: values.
-      terms: what there is besides.
-      mesh: devices that the batch is split over; None for one that has all of it.
-      interpret: whether the kernel is emulated, on any device.
-
-    Returns:
-      The weighted means of the values.
-
-    Raises:
-      ValueError: a sequence does not fit, see `choose_share`.
-    """
+    """Computes what `models.parts.attention.attend` does, of a type in `DTYPES`."""
     flat = tuple(x.reshape(*x.shape[:2], -1) for x in (query, key, value))
     mean = attend_by_kernel(_run, flat, terms, query.shape[-1], mesh, interpret)
     return mean.reshape(query.shape)

@@ -27,21 +27,13 @@ _CHANNELS, _KEYS, _QUERIES = ((1,), (1,)), ((1,), (0,)), ((0,), (0,))
 
 
 class Share(NamedTuple):
-    """What a program has, and how it takes it.
+    """What a program has, and how it takes it."""
 
-    Attributes:
-      channels: channels of a head.
-      examples: examples of a program.
-      lanes: channels of all heads of a program.
-      period: channels after which heads lie in their lanes as before.
-      rows: queries that are taken at once.
-    """
-
-    channels: int
-    examples: int
-    lanes: int
-    period: int
-    rows: int
+    channels: int  # of a head
+    examples: int  # of a program
+    lanes: int  # channels of all heads of a program
+    period: int  # channels after which heads lie in their lanes as before
+    rows: int  # queries that are taken at once
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -59,30 +51,19 @@ def round_up(size: int, unit: int) -> int:
 
 
 class _Logits(NamedTuple):
-    """What the logits of some queries of a head are besides products.
-
-    Attributes:
-      settings: what is asked of the kernel.
-      parts: references to what it is given besides queries, keys and values.
-      example: the example, among those of the program.
-      head: the head, among those of the program.
-      number: the same, among all heads; only dropout needs it.
-      row: position of the first query.
-    """
+    """What the logits of some queries of a head are besides products."""
 
     settings: KernelSettings
-    parts: Parts
-    example: Any
-    head: Any
-    number: Any
-    row: Any
+    parts: Parts  # references
+    example: Any  # among those of the program
+    head: Any  # among those of the program
+    number: Any  # the head among all; only dropout needs it
+    row: Any  # position of the first query
 
     def weigh(self, query: Array, key: Array) -> tuple[Array, Array]:
         """Returns the weights before they are divided by their sums, and the inverse sums.
 
-        Args:
-          query: scaled queries, with zeros in the lanes of other heads.
-          key: keys.
+        Queries are scaled, with zeros in the lanes of other heads.
         """
         logits, real = _multiply(query, key, _CHANNELS), None
         if self.parts.bias is not None:

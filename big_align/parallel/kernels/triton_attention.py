@@ -44,18 +44,11 @@ _FILL = float(jnp.finfo(jnp.float32).min)
 
 
 class _Work(NamedTuple):
-    """What a program has, and is asked for.
+    """What a program has, and is asked for."""
 
-    Attributes:
-      queries: tokens that are real in a tile of queries.
-      keys: tokens that are real in a tile of keys.
-      examples: examples that it takes in turn.
-      settings: what is asked for.
-    """
-
-    queries: int
-    keys: int
-    examples: int
+    queries: int  # tokens that are real in a tile
+    keys: int  # likewise
+    examples: int  # that it takes in turn
     settings: KernelSettings
 
 
@@ -73,18 +66,10 @@ def attend_by_triton(
     mesh: Mesh | None,
     interpret: bool = False,
 ) -> Float[Array, "b q heads c"]:
-    """Computes what `models.parts.attention.attend` does.
+    """Computes what `models.parts.attention.attend` does, of bfloat16 or float16.
 
-    Args:
-      query: queries, of bfloat16 or float16, with at most `MOST_CHANNELS`.
-      key: keys.
-      value: values.
-      terms: what there is besides; of long sequences, see `fits`, neither a bias nor dropout.
-      mesh: devices that the batch is split over; None for one that has all of it.
-      interpret: whether the kernel is emulated, on any device.
-
-    Returns:
-      The weighted means of the values.
+    There are at most `MOST_CHANNELS`; of long sequences, see `fits`, neither a bias nor dropout.
+    Without a mesh, one device has all of the batch.
     """
     short = fits(query.shape[1], key.shape[1], query.shape[-1])
     run = _run if short else triton_long_attention.run
@@ -162,19 +147,12 @@ def _take_parts(parts: Parts) -> Parts:
 
 
 class _Head(NamedTuple):
-    """The head of an example that a program computes.
-
-    Attributes:
-      work: what the program has.
-      parts: references to what there is besides queries, keys and values.
-      number: the head.
-      example: the example, among those of the program.
-    """
+    """The head of an example that a program computes."""
 
     work: _Work
-    parts: Parts
-    number: Any
-    example: Any
+    parts: Parts  # references
+    number: Any  # of the head
+    example: Any  # among those of the program
 
     def load(self, ref: Any, tokens: int) -> Array:
         """Loads queries or keys; zero where there are none."""

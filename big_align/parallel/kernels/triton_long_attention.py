@@ -29,25 +29,15 @@ MOST_CHANNELS = 128
 
 
 class _Kernel(NamedTuple):
-    """A kernel, and the shape of its programs.
-
-    Attributes:
-      body: what a program does.
-      queries: tokens of a tile of queries.
-      keys: tokens of a tile of keys.
-      products: how many it computes for each pair of tiles.
-      has_keys: whether a program has a tile of keys, and not of queries.
-      warps: its warps for 64 channels; twice as many for 128.
-      stages: stages in which its loop loads ahead.
-    """
+    """A kernel, and the shape of its programs."""
 
     body: Callable[..., None]
-    queries: int
-    keys: int
-    products: int
-    has_keys: bool = False
-    warps: int = 4
-    stages: int = 2
+    queries: int  # tokens of a tile
+    keys: int  # likewise
+    products: int  # that it computes for each pair of tiles
+    has_keys: bool = False  # whether a program has a tile of keys, and not of queries
+    warps: int = 4  # for 64 channels; twice as many for 128
+    stages: int = 2  # in which its loop loads ahead
 
 
 _KERNELS = {
@@ -62,15 +52,9 @@ none: a multiprocessor of an H200 has four programs. With 64 queries, the last w
 def run(settings: KernelSettings, arrays: tuple, parts: Parts) -> tuple:
     """Runs a pass on one device.
 
-    Args:
-      settings: what is asked for.
-      arrays: queries, keys and values; and for the backward pass, what the forward pass has
-        returned, and the gradient of the output.
-      parts: the mask, if there is one.
-
-    Returns:
-      The output, and by head and query the logarithm to base 2 of the sum of the softmax; or the
-      gradients of queries, keys and values.
+    It returns the output, and by head and query the logarithm to base 2 of the sum of the softmax.
+    For the backward pass the arrays also have these, and the gradient of the output; it returns the
+    gradients of queries, keys and values.
     """
     query, key, value, *rest = arrays
     batch, queries, heads, _ = query.shape

@@ -23,17 +23,11 @@ with fewer. Its products need more registers, of which all programs of a kernel 
 
 
 class TokenTile(NamedTuple):
-    """A tile of a sequence.
+    """A tile of a sequence."""
 
-    Attributes:
-      start: its first token, which may be known only when the kernel runs.
-      size: tokens of the tile.
-      real: how many of them there are.
-    """
-
-    start: Any
+    start: Any  # its first token, which may be known only when the kernel runs
     size: int
-    real: int
+    real: int  # how many of its tokens there are
 
     def of(self, ref: Any) -> Any:
         """Returns its tokens of an array whose first axis is that of tokens."""
@@ -41,15 +35,10 @@ class TokenTile(NamedTuple):
 
 
 class TokenTiles(NamedTuple):
-    """A sequence cut into tiles: whole ones, and a smaller one for what is left.
-
-    Attributes:
-      tokens: its length.
-      tile: tokens of a whole tile.
-    """
+    """A sequence cut into tiles: whole ones, and a smaller one for what is left."""
 
     tokens: int
-    tile: int
+    tile: int  # tokens of a whole one
 
     @property
     def whole(self) -> int:
@@ -82,19 +71,12 @@ class TokenTiles(NamedTuple):
 
 
 class AttentionWork(NamedTuple):
-    """What a kernel is to do.
-
-    Attributes:
-      queries: tiles of the queries.
-      keys: tiles of the keys.
-      channels: channels of a head.
-      causal: whether a query attends to no key after its own position.
-    """
+    """What a kernel is to do."""
 
     queries: TokenTiles
     keys: TokenTiles
-    channels: int
-    causal: bool
+    channels: int  # of a head
+    causal: bool  # whether a query attends to no key after its own position
 
     @property
     def scale(self) -> float:

@@ -45,18 +45,7 @@ def normalize(
     epsilon: float,
     dtype: jnp.dtype,
 ) -> tuple[Float[Array, "*b c"], Float[Array, "*b"], Float[Array, "*b"]]:
-    """Normalizes rows.
-
-    Args:
-      x: rows.
-      scale: factors of channels.
-      bias: what is added to channels.
-      epsilon: added to the variance.
-      dtype: type of the result.
-
-    Returns:
-      Normalized rows; the means of rows; and one over their deviations.
-    """
+    """Returns normalized rows; the means of rows; and one over their deviations."""
     *leading, channels = x.shape
     count = math.prod(leading)
     vector = jax.ShapeDtypeStruct((count,), jnp.float32)
@@ -80,19 +69,7 @@ def pull_back(
     cotangent: Float[Array, "*b c"],
     passed: Float[Array, "*b c"] | None,
 ) -> tuple[Float[Array, "*b c"], Float[Array, "p c"], Float[Array, "p c"]]:
-    """Computes the gradients of a normalization.
-
-    Args:
-      x: rows, as `normalize` took them.
-      mean: their means.
-      inverse: one over their deviations.
-      scale: factors of channels.
-      cotangent: gradient of the normalized rows.
-      passed: what is added to the gradient of the rows; None for nothing.
-
-    Returns:
-      The gradient of the rows, and partial sums of those of scale and bias.
-    """
+    """Returns gradients of rows, with what is `passed`, and partial sums of scale's and bias's."""
     channels = x.shape[-1]
     count = x.size // channels
     long = _LONG

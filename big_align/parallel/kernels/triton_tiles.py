@@ -41,22 +41,11 @@ def run_kernel(
     flops: int,
     interpret: bool,
 ) -> tuple[Array, ...]:
-    """Runs a kernel for attention on one device.
+    """Runs a kernel for attention on one device; returns what it makes.
 
-    Args:
-      body: what a program does, from a tuple of references to the arrays, and from one of those to
-        what is made.
-      name: its name in traces.
-      grid: numbers of programs.
-      arrays: what it reads, with None for what there is not.
-      made: shapes and types of what it writes.
-      blocks: what a program has of the arrays and of what is made.
-      shape: warps of a program, and stages in which loops load ahead.
-      flops: what all programs multiply and add.
-      interpret: whether the kernel is emulated, on any device.
-
-    Returns:
-      What is made.
+    Its body takes a tuple of references to the arrays, with None for what there is not, and one of
+    those to what is made. `blocks` is what a program has of either. The shape is warps of a
+    program, and stages in which loops load ahead; `flops` are what all programs multiply and add.
     """
 
     def program(*refs: Any) -> None:

@@ -17,46 +17,27 @@ from big_align.planning.kernels.origins import PHASES, UNKNOWN, Origins
 from big_align.planning.traffic import walk_kernels
 
 _MADE_BY = re.compile(r'"kind":"__(\w+)"')
-DEPTH = 3
-"""Modules in the name of a group, such as image/block_*/mlp."""
-GROUPS = 12
-"""Groups that are shown on lines of their own."""
+DEPTH = 3  # modules in the name of a group, such as image/block_*/mlp
+GROUPS = 12  # groups that are shown on lines of their own
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernels:
-    """Instructions of one kind that come from equal modules, with equal outputs, in one step.
+    """Instructions of one kind that come from equal modules, with equal outputs, in one step."""
 
-    Attributes:
-      module: where they come from, see `origins`.
-      phase: one of `origins.PHASES`, or "?".
-      operation: JAX's name of the operation that each is named after.
-      kind: opcode, kind of fusion, or the name of what is called.
-      output: type and shape of the largest output.
-      times: number of executions, loops included.
-      bytes: read from main memory and written to it, by all of them.
-      flops: FLOPs of products and convolutions, of all of them.
-      seconds: least time of all of them, one after the other, at the chip's peaks.
-    """
-
-    module: str
-    phase: str
-    operation: str
-    kind: str
-    output: str
-    times: int = 0
-    bytes: int = 0
-    flops: int = 0
-    seconds: float = 0.0
+    module: str  # where they come from, see `origins`
+    phase: str  # one of `origins.PHASES`, or "?"
+    operation: str  # JAX's name of the operation that each is named after
+    kind: str  # opcode, kind of fusion, or the name of what is called
+    output: str  # type and shape of the largest output
+    times: int = 0  # executions, loops included
+    bytes: int = 0  # read from main memory and written to it, by all of them
+    flops: int = 0  # of products and convolutions, of all of them
+    seconds: float = 0.0  # at the chip's peaks at least, one after the other
 
 
 def list_kernels(text: str, chip: Chip) -> list[Kernels]:
-    """Lists the kernels of a program, those that move the most bytes first.
-
-    Args:
-      text: the program, from `jax.stages.Compiled.as_text`.
-      chip: its peaks.
-    """
+    """Lists the kernels of a program, those that move the most bytes first."""
     program = parse_program(text)
     origins, found = Origins(text, program), {}
     for run, moved in walk_kernels(program):

@@ -24,17 +24,11 @@ _CONTROL = re.compile(
 _PACKAGE = re.compile(r"/big_align/([\w/]+)\.py")
 _BEFORE = ("models/", "losses/", "kernels/", "objectives/")
 """Files whose functions belong to the forward pass also where nothing is differentiated."""
-_FAR = 4
-"""Operands that are followed for the origin of a copy, which has none of its own."""
+_FAR = 4  # operands that are followed for the origin of a copy, which has none of its own
 
 
 class Origins:
-    """Finds the module and the phase of instructions.
-
-    Args:
-      text: the program, from `jax.stages.Compiled.as_text`.
-      program: the same, parsed.
-    """
+    """Finds the module and the phase of instructions."""
 
     def __init__(self, text: str, program: HloProgram):
         self._program = program
@@ -101,9 +95,8 @@ def _number(line: str, field: str) -> int:
 def shorten(path: list[str]) -> str:
     """Returns the modules in a path of JAX's, with "*" for numbers: "image/block_*/mlp".
 
-    Args:
-      path: transformations as in "transpose(jvp(DualEncoder.encode_image))", methods as in
-        "DualEncoder.image_tokens", names of modules, subscripts of `einsum`, and control flow.
+    A path has transformations as in "transpose(jvp(DualEncoder.encode_image))", methods as in
+    "DualEncoder.image_tokens", names of modules, subscripts of `einsum`, and control flow.
     """
     # A path that is differentiated again begins again.
     starts = [i for i, part in enumerate(path) if part.startswith(("jvp(", "transpose("))]

@@ -17,19 +17,12 @@ JUMPS: Mapping[str, Side] = {"loss": "above", "gradient_norm": "above"}
 
 
 class Alarm(NamedTuple):
-    """A number of a step that is a sign of divergence.
+    """A number of a step that is a sign of divergence."""
 
-    Attributes:
-      step: the step after which it was measured.
-      name: name of the number.
-      value: value of the number.
-      expected: the range it should be in; None for a number that should be finite.
-    """
-
-    step: int
+    step: int  # the step after which it was measured
     name: str
     value: float
-    expected: Range | None
+    expected: Range | None  # where it should be; None for a number that should be finite
 
     def describe(self) -> str:
         """Returns what is wrong, without a final period."""
@@ -41,12 +34,7 @@ class Alarm(NamedTuple):
 
 
 class Guard:
-    """Raises an alarm at the first step at which a number departs from what is expected.
-
-    Args:
-      respond: called with an alarm; it may raise.
-      watched: more numbers to watch, all positive, with the side that is a sign of divergence.
-    """
+    """Calls `respond` with an alarm at the first step at which a number is not as expected."""
 
     def __init__(self, respond: Callable[[Alarm], None], watched: Mapping[str, Side] | None = None):
         self._respond = respond

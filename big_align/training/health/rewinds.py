@@ -26,29 +26,20 @@ from big_align.training.health.guard import Alarm, Guard
 from big_align.training.health.spread import Side
 from big_align.training.logs.line_files import append_line, read_lines
 
-HEALTH = "health"
-"""What decisions and spreads are called in the record of a checkpoint."""
+HEALTH = "health"  # what decisions and spreads are called in the record of a checkpoint
 REWINDS, SPREADS, SUSPECTS = "rewinds.jsonl", "spreads.jsonl", "suspects.jsonl"
-REPORT, REWIND = RESPONSES = ("report", "rewind")
-"""How a run responds to an alarm."""
-MOST = 10
-"""Largest number of rewinds of a run; if it diverges more often, the data is not the cause."""
-KEPT = 8
-"""Number of saved steps whose spreads are kept."""
+REPORT, REWIND = RESPONSES = ("report", "rewind")  # how a run responds to an alarm
+MOST = 10  # rewinds of a run; if it diverges more often, the data is not the cause
+KEPT = 8  # number of saved steps whose spreads are kept
 ADVICE = "lower config.schedule.learning_rate or set config.optimizer.clip_norm"
 
 
 @dataclasses.dataclass(frozen=True)
 class Rewind:
-    """A decision to go back.
+    """A decision to go back."""
 
-    Attributes:
-      checkpoint: the step that the run went back to.
-      step: the step of the alarm.
-    """
-
-    checkpoint: int
-    step: int
+    checkpoint: int  # the step that the run went back to
+    step: int  # the step of the alarm
 
 
 def find_data_step(rewinds: Sequence[Rewind], step: int) -> int:
@@ -57,21 +48,15 @@ def find_data_step(rewinds: Sequence[Rewind], step: int) -> int:
 
 
 class Health:
-    """Watches a run and keeps its decisions in the workdir.
+    """Watches a run and keeps its decisions in the workdir, to which only the first process writes.
 
       suspects.jsonl  a line per alarm, with the names of the examples of its batch
       rewinds.jsonl   a line per rewind
       spreads.jsonl   the state of the spreads at the last saved steps, and that being saved
 
-    Args:
-      workdir: workdir of the run; only the first process writes to it.
-      step: the step that the run starts at or continues from.
-      rewinds: whether it goes back on an alarm.
-      list_examples: from the number of a batch in the data stream to the names of its examples.
-      last_good: returns the step of the newest checkpoint, None if there is none.
-      saved: `state` as the checkpoint of `step` holds it, since a workdir on the disk of a machine
-        may be lost, and checkpoints be in a bucket; None for a fresh run.
-      watched: numbers that the objective wants watched, see `Guard`.
+    `list_examples` takes the number of a batch in the data stream. `saved` is `state` as the
+    checkpoint of `step` holds it, since a workdir on the disk of a machine may be lost, and
+    checkpoints be in a bucket.
     """
 
     def __init__(
@@ -103,10 +88,6 @@ class Health:
         """Yields the batches that the steps after one use.
 
         There may be rewinds to later steps, if the run continues from an older checkpoint.
-
-        Args:
-          iterate: gives the data stream from one of its steps on.
-          step: the step that the run continues from.
         """
         begin = self.data_step(step)
         for number, batch in enumerate(iterate(begin), begin):
@@ -159,7 +140,11 @@ class Health:
             self._note(alarm)
         if not self._goes_back:
             if alarm.expected is None:
-                raise NotFiniteError(_explain(alarm, good))
+                saved = "none yet" if good is None else f"that of step {good}"
+                raise NotFiniteError(
+                    f"{alarm.describe()}; the last good checkpoint is {saved}. "
+                    f"{ADVICE[0].upper()}{ADVICE[1:]}, and run the same command again."
+                )
             if jax.process_index() == 0:
                 tqdm.write(f"warning: {alarm.describe()}; its examples are in {suspects}")
             return
@@ -187,11 +172,3 @@ class Health:
 def _plain(value: float) -> float | str:
     """Returns a number for JSON, with NaN and infinity as text."""
     return value if math.isfinite(value) else str(value)
-
-
-def _explain(alarm: Alarm, saved: int | None) -> str:
-    good = "none yet" if saved is None else f"that of step {saved}"
-    return (
-        f"{alarm.describe()}; the last good checkpoint is {good}. {ADVICE[0].upper()}{ADVICE[1:]}, "
-        "and run the same command again."
-    )

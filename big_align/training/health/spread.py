@@ -11,18 +11,12 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-Side = Literal["above", "below"]
-"""The side of its spread on which a number is a sign of divergence."""
-WINDOW, LEAST = 64, 32
-"""Number of values in the window, at most and at least; with fewer, no value is far outside."""
-SIGMAS = 10.0
-"""Number of standard deviations beyond which a value is far outside."""
-FACTOR = 2.0
-"""Least factor by which an outlier is off: if a number hardly moves, any deviation is large."""
-TINY = 1e-6
-"""Smaller values count as this one, since a logarithm is taken."""
-OF_NORMAL = 1.4826
-"""The standard deviation of a normal distribution, in median absolute deviations."""
+Side = Literal["above", "below"]  # where, beside its spread, a number is a sign of divergence
+WINDOW, LEAST = 64, 32  # values in the window; with fewer, no value is far outside
+SIGMAS = 10.0  # number of standard deviations beyond which a value is far outside
+FACTOR = 2.0  # at least, of an outlier: if a number hardly moves, any deviation is large
+TINY = 1e-6  # smaller values count as this one, since a logarithm is taken
+OF_NORMAL = 1.4826  # the standard deviation of a normal distribution, in median absolute deviations
 
 
 class Range(NamedTuple):
@@ -33,11 +27,7 @@ class Range(NamedTuple):
 
 
 class RunningSpread:
-    """The spread of the most recent values of a number.
-
-    Args:
-      side: the side on which a value far outside is a sign of divergence.
-    """
+    """The spread of the most recent values of a number."""
 
     def __init__(self, side: Side):
         self.side = side
@@ -55,11 +45,7 @@ class RunningSpread:
         return Range(low, math.exp(center + reach) if self.side == "above" else math.inf)
 
     def leaves(self, value: float) -> Range | None:
-        """Adds a value, and reports if it leaves the spread: once, until values are back inside.
-
-        Returns:
-          The range it was expected in; None if it is not far outside, or values already were.
-        """
+        """Adds a value; returns the range that it leaves: once, until values are back inside."""
         expected, value = self.expect(), max(value, TINY) if math.isfinite(value) else value
         outside = expected is not None and not expected.low <= value <= expected.high
         left, self._outside = outside and not self._outside, outside

@@ -5,8 +5,7 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-LOWER, HIGHER, NEITHER = "lower", "higher", "neither"
-"""What is better."""
+LOWER, HIGHER, NEITHER = "lower", "higher", "neither"  # what is better
 FIELD = "lower_is_better"
 """The attribute of an evaluator, and the field of `evaluations.jsonl`, that say it."""
 
@@ -35,9 +34,7 @@ def read_said(records: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 def find_direction(name: str, said: Said = UNSAID) -> str:
     """Returns whether a number is better if it is lower, or higher, or neither.
 
-    Args:
-      name: `evaluator/number`.
-      said: what evaluators say; the names of other evaluators' numbers decide.
+    Its name is `evaluator/number`, and decides where the evaluator says nothing.
     """
     evaluator, _, number = name.rpartition("/")
     if FACT.search(number):

@@ -20,23 +20,14 @@ TRAINING, EVALUATION = "train", "eval"
 
 
 class EvaluationLog:
-    """Appends a line per evaluation, a JSON object, from the first process only.
-
-    Args:
-      workdir: workdir of the run; it is created if necessary.
-      mode: `TRAINING` or `EVALUATION`.
-      about: what else each line holds, such as what was evaluated.
-    """
+    """Appends evaluations, JSON objects with what they are about, from the first process only."""
 
     def __init__(self, workdir: str, mode: str, about: Mapping[str, Any]):
         self._path = pathlib.Path(workdir) / FILE
         self._about = {"mode": mode, **about, "version": find_version()}
 
     def drop_after(self, step: int) -> None:
-        """Drops what training measured after a step, since it will be measured again.
-
-        Evaluations of checkpoints stay, since a run does not repeat them.
-        """
+        """Drops what training measured after a step and will again; those of checkpoints stay."""
         if jax.process_index() != 0:
             return
         keep_lines(
@@ -60,14 +51,7 @@ class EvaluationLog:
         seconds: float,
         checkpoint: str | os.PathLike | None,
     ) -> None:
-        """Appends an evaluation.
-
-        Args:
-          step: the step of the state; None for one that no run has trained.
-          numbers: values by `evaluator/name`; NaN and infinity are written as strings.
-          seconds: how long it took.
-          checkpoint: where the state is stored; None if it is not kept.
-        """
+        """Appends an evaluation: with a step if a run trained it, a checkpoint if that is kept."""
         if jax.process_index() != 0:
             return
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

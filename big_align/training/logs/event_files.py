@@ -21,17 +21,14 @@ from big_align.core.tf_records import CHECKSUM, LENGTH, encode_record
 from big_align.core.whole_files import naming, write_whole
 
 PATTERN = "events.out.tfevents.*"
-Line = tuple[int, Mapping[str, float]]
-"""A step, and the values logged for it by name."""
+Line = tuple[int, Mapping[str, float]]  # a step, and the values logged for it by name
 
 
 class EventFile:
     """A new event file of TensorBoard in a folder, a `trackers.Tracker`.
 
-    Args:
-      folder: where TensorBoard finds the file.
-      first_step: events of this and later steps in other files are hidden, even in a TensorBoard
-        that has already read them.
+    Events of `first_step` and later ones in other files are hidden, even in a TensorBoard that has
+    already read them.
     """
 
     def __init__(self, folder: pathlib.Path, first_step: int):
@@ -76,11 +73,6 @@ def mend_events(folder: pathlib.Path, step: int, lines: Iterable[Line]) -> None:
     Events after the step are removed, since the run repeats it, and so is a record that was cut
     short when the process was killed. Numbers that had not reached the disk are added to the last
     file. If a folder has no event files, none are created.
-
-    Args:
-      folder: folder of the run.
-      step: the step that it continues from.
-      lines: what was logged up to then, in order.
     """
     paths = sorted(folder.glob(PATTERN))
     known: set[tuple[int, str]] = set()
@@ -89,13 +81,9 @@ def mend_events(folder: pathlib.Path, step: int, lines: Iterable[Line]) -> None:
         kept = list(_keep_records(content, step, known))
         if sum(map(len, kept)) != len(content):
             write_whole(path, b"".join(kept), sync=True)
-    if paths:
-        _fill(paths[-1], lines, known)
-
-
-def _fill(path: pathlib.Path, lines: Iterable[Line], known: set[tuple[int, str]]) -> None:
-    """Appends the numbers that are in no event file."""
-    when = path.stat().st_mtime
+    if not paths:
+        return
+    when = paths[-1].stat().st_mtime
     missing = [
         encode_record(_make_scalar(name, value, step, when).SerializeToString())
         for step, numbers in lines
@@ -103,7 +91,7 @@ def _fill(path: pathlib.Path, lines: Iterable[Line], known: set[tuple[int, str]]
         if (step, name) not in known
     ]
     if missing:
-        write_whole(path, read_regular(path) + b"".join(missing), sync=True)
+        write_whole(paths[-1], read_regular(paths[-1]) + b"".join(missing), sync=True)
 
 
 def _keep_records(content: bytes, step: int, known: set[tuple[int, str]]) -> Iterator[bytes]:

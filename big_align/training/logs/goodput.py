@@ -16,23 +16,14 @@ from big_align.training.logs.phases import PHASES
 
 
 class Phase(NamedTuple):
-    """What a process is doing.
+    """What a process is doing."""
 
-    Attributes:
-      name: a key of `PHASES`.
-      since: when it began, in seconds of the clock.
-    """
-
-    name: str
-    since: float
+    name: str  # a key of `PHASES`
+    since: float  # in seconds of the clock
 
 
 class Clock:
-    """Divides the time of a process into phases, exactly one of which is running at any time.
-
-    Args:
-      read: returns seconds, as `time.monotonic` does.
-    """
+    """Divides the time of a process into phases, exactly one of which is running at any time."""
 
     def __init__(self, read: Callable[[], float] = time.monotonic):
         self._read = read
@@ -70,11 +61,6 @@ class RunTime:
     """The time of a run over all its processes, kept in `WORKDIR/goodput.json`.
 
     The time of a killed process after its last record counts as time between processes.
-
-    Args:
-      workdir: workdir of the run; only the first process writes to it.
-      clock: the clock of this process.
-      now: returns wall-clock seconds, as `time.time` does.
     """
 
     def __init__(self, workdir: str, clock: Clock, now: Callable[[], float] = time.time):

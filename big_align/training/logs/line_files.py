@@ -20,12 +20,10 @@ def read_lines(
     needs: Iterable[str] = (),
     wanted: Callable[[int, bytes], bool] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the objects of a file, and finally reports how many lines were left out.
+    """Yields the objects of a file, if there is one, and reports in the end how many were left out.
 
-    Args:
-      path: path of the file; if it does not exist, there are no lines.
-      needs: fields that every object must have.
-      wanted: whether to read a line at all, given its number and its bytes; None reads all.
+    Each must have the fields in `needs`. `wanted` says of a line, by its number and its bytes,
+    whether to read it at all.
     """
     bad = 0
     if not path.exists():
@@ -59,13 +57,7 @@ def parse_line(line: bytes, needs: Iterable[str] = ()) -> dict[str, Any] | None:
 def keep_lines(
     path: pathlib.Path, keep: Callable[[Mapping[str, Any]], bool], needs: Iterable[str] = ()
 ) -> None:
-    """Rewrites a file with the lines to keep, unchanged; lines that cannot be read are dropped.
-
-    Args:
-      path: path of the file; if it does not exist, nothing happens.
-      keep: whether an object stays.
-      needs: fields that every object must have.
-    """
+    """Rewrites a file with the lines to keep, unchanged; lines that cannot be read are dropped."""
     if not path.exists():
         return
     lines = [line for line in read_regular(path).split(b"\n") if line.strip()]

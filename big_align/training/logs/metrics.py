@@ -57,11 +57,6 @@ class MetricWriter:
 
     What an earlier run wrote after `step` is dropped, since the run repeats those steps. What it
     wrote of `step`, such as an evaluation that the run repeats, is not written again.
-
-    Args:
-      workdir: folder of the files.
-      step: the step that the run continues from.
-      trackers: where numbers and pictures go besides TensorBoard; they are closed with the writer.
     """
 
     def __init__(self, workdir: str, step: int, trackers: Sequence[Tracker] = ()):
@@ -113,13 +108,7 @@ class Progress:
 
     Time up to the dispatch of a step is that step's; time spent on waiting for a step's metrics is
     that of the step that was waited for. So rates do not depend on how many steps are underway.
-
-    Args:
-      step: the step that the run continues from.
-      total_steps: the last step.
-      batch_size: examples per step, over all processes.
-      step_flops: model FLOPs of one step on one device.
-      clock: divides the time into phases; steps and waiting for data are the time of a step.
+    `step_flops` are the model FLOPs of a step on one device.
     """
 
     def __init__(

@@ -50,11 +50,7 @@ def open_trackers(
 
 
 def check_wandb(project: str | None) -> None:
-    """Checks that Weights & Biases can be used, if a project is given.
-
-    Raises:
-      UserError: its package is not installed.
-    """
+    """Checks that Weights & Biases can be used, if a project is given."""
     if project and importlib.util.find_spec("wandb") is None:
         raise UserError(
             f"config.log.wandb = {project!r} needs the package wandb: pip install "
@@ -68,14 +64,6 @@ class WeightsAndBiases:
     Its id and its last complete step are in `WORKDIR/wandb.json`. Steps that are repeated after a
     kill are left out: their numbers are already there, and they are the same. With
     $WANDB_MODE=offline it needs neither a network nor an account.
-
-    Args:
-      workdir: gives the run its name; files are in `WORKDIR/wandb`.
-      project: project in which the run is listed.
-      config: what to show about the run.
-
-    Raises:
-      UserError: no account is logged in, or the network fails.
     """
 
     def __init__(self, workdir: str, project: str, config: Mapping[str, Any]):

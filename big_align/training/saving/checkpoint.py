@@ -33,12 +33,9 @@ from big_align.training.saving import (
 from big_align.training.saving.reading import read_state
 from big_align.training.saving.retention import Evaluated, Numbers, Retention, Which
 
-ATTEMPTS = 3
-"""How many saves in a row may fail: a full disk may be freed, and a file system come back."""
-PAUSE_SECONDS = 20.0
-"""Pause between two attempts to save the final state of a run."""
-_CALLS = itertools.count(1)
-"""Numbers of this process's questions whether to stop, in all of its runs."""
+ATTEMPTS = 3  # saves in a row that may fail: a full disk may be freed, a file system come back
+PAUSE_SECONDS = 20.0  # pause between two attempts to save the final state of a run
+_CALLS = itertools.count(1)  # this process's questions whether to stop, in all of its runs
 
 
 class Checkpointer:
@@ -121,11 +118,7 @@ class Checkpointer:
         return [Evaluated(step, self._retention.numbers.get(step)) for step in self._steps]
 
     def improves(self, numbers: Numbers) -> bool:
-        """Returns whether an evaluation is better by `keep_best` than that of any checkpoint.
-
-        Raises:
-          UserError: the number of `keep_best` was not measured.
-        """
+        """Returns whether an evaluation is better by `keep_best` than that of any checkpoint."""
         name = self._retention.keep_best
         if name is None:
             return False
@@ -145,32 +138,17 @@ class Checkpointer:
             self._retention.numbers[step] = numbers
 
     def find(self, which: Which) -> int | None:
-        """Returns the step of a complete checkpoint; None if there is no checkpoint at all.
-
-        Raises:
-          MissingCheckpoint: there is none of this step, or the best one cannot be determined.
-        """
+        """Returns the step of a complete checkpoint; None if there is no checkpoint at all."""
         return self._retention.find(which, self._evaluated, self.folder)
 
     def save(
-        self,
-        state: Any,
-        record: dict[str, Any],
-        numbers: Numbers | None = None,
-        last: bool = False,
+        self, state: Any, record: dict[str, Any], numbers: Numbers | None = None, last: bool = False
     ) -> None:
         """Starts to write a checkpoint; returns once the state may be changed.
 
         A failed save is reported, and the next one tries again; older checkpoints stay as they are.
-
-        Args:
-          state: a tree of arrays, with the `step` that it belongs to.
-          record: what the run was made with.
-          numbers: evaluation results of this state, if any.
-          last: whether no save follows, so that it waits for the end and tries several times.
-
-        Raises:
-          NotSavedError: it has failed too often.
+        If no save follows, it waits for the end and tries several times. NotSavedError means that
+        it has failed too often.
         """
         step = int(state.step)
         self.settle()
@@ -240,23 +218,14 @@ class Checkpointer:
         return False
 
     def restore(self, described: Any, record: dict[str, Any], step: Which = None) -> Any:
-        """Restores a checkpoint onto the placement of a described state.
+        """Restores a checkpoint onto the placement of a described state; None if there is none.
 
         The files are first compared with their checksums. If the newest checkpoint is asked for and
         is damaged, it is set aside, and the one before it is used.
 
-        Args:
-          described: the abstract training state, or a dictionary of some of its fields.
-          record: what the run was made with; entries that a checkpoint also has must be equal.
-          step: step of the checkpoint, or `BEST`; None for the newest.
-
-        Returns:
-          The state (or the fields), or None if there is no checkpoint.
-
-        Raises:
-          CheckpointMismatch: parameters or the record differ; the message lists which.
-          DamagedCheckpoint: the checkpoint of the step is damaged, or all of them are.
-          MissingCheckpoint: there is none of this step, or no best one.
+        `described` may also be a dictionary of some fields of the state, which is then returned.
+        What the run was made with must be as in the `record` of the checkpoint, where that has it;
+        if it is not, or parameters differ, a CheckpointMismatch lists which.
         """
         self.settle()
         lost: list[int] = []
@@ -281,11 +250,7 @@ class Checkpointer:
         return None
 
     def _find_fault(self, step: int) -> str | None:
-        """Compares a checkpoint with its checksums; each process reads some of the files.
-
-        Returns:
-          What is wrong with it, in the first process that found something; the same in all.
-        """
+        """Returns the first fault that a process finds, in all; each compares some of the files."""
         share = jax.process_index(), jax.process_count()
         fault = checksums.find_fault(self.folder / str(step), step, share)
         return next(filter(None, agreement.gather(f"checkpoint/{step}", fault)), None)
@@ -316,11 +281,7 @@ class Checkpointer:
         return multihost.reached_preemption(next(_CALLS))
 
     def close(self) -> None:
-        """Waits for what is being written.
-
-        Raises:
-          NotSavedError: it has failed.
-        """
+        """Waits for what is being written; raises NotSavedError if it has failed."""
         saved = self.settle()
         self._manager.close()
         if not saved:

@@ -5,21 +5,15 @@ import json
 from etils import epath
 
 from big_align.core import file_checksums
-from big_align.core.regular_files import is_missing, read_regular
+from big_align.training.saving.step_folders import read_json
 
 ITEM, FILE = "checksums", "checksums.json"
 """The folder of a checkpoint that holds the checksums, and the file in it."""
 
 
 def write_checksums(checkpoint: epath.Path, target: epath.Path, step: int) -> None:
-    """Writes the checksums of all files in a checkpoint's folders, once these are written.
-
-    Args:
-      checkpoint: folder of the checkpoint; files directly in it are Orbax's metadata, and change
-        later.
-      target: where the checksums go.
-      step: step of the checkpoint.
-    """
+    """Writes the checksums of all files in a checkpoint's folders, once these are written."""
+    # Files directly in it are Orbax's metadata, and change later.
     folders = [path for path in checkpoint.iterdir() if path.is_dir()]
     names = [
         f"{folder.name}/{name}"
@@ -32,24 +26,11 @@ def write_checksums(checkpoint: epath.Path, target: epath.Path, step: int) -> No
 
 
 def find_fault(checkpoint: epath.Path, step: int, share: tuple[int, int] = (0, 1)) -> str | None:
-    """Checks the files of a checkpoint.
+    """Returns what is wrong with the first file that is not as it was written; None if all are.
 
-    Args:
-      checkpoint: folder of the checkpoint.
-      step: the step in its name.
-      share: number of this process, and of processes; each reads some of the files.
-
-    Returns:
-      What is wrong with the first file that differs from what was written; None if none does.
+    Each process reads some of the files: `share` is its number, and how many there are.
     """
-    try:
-        content = json.loads(read_regular(checkpoint / ITEM / FILE))
-    except (ValueError, RecursionError):
-        content = None
-    except Exception as error:
-        if not is_missing(error):
-            raise
-        content = None
+    content = read_json(checkpoint / ITEM / FILE)
     if not file_checksums.is_sealed(content):
         return f"{ITEM}/{FILE} cannot be read"
     if content["step"] != step:

@@ -15,8 +15,7 @@ from big_align.core.errors import CheckpointMismatch
 from big_align.core.types import SavedPart
 from big_align.training.saving import checksums
 
-SMALLEST_SLICE = 2**14
-"""Bytes below which an array is written by one device instead of a slice by each that has it."""
+SMALLEST_SLICE = 2**14  # bytes; a smaller array is written by one of the devices that have it
 
 
 def make_state_handler(complete: Callable[[], None]) -> ocp.PyTreeCheckpointHandler:
@@ -25,8 +24,7 @@ def make_state_handler(complete: Callable[[], None]) -> ocp.PyTreeCheckpointHand
     Orbax lets every device that has an array write a slice of it. A slice costs a program and an
     entry in the index of the files, so for biases and scales that takes longer than writing them.
 
-    Args:
-      complete: called in process 0 before the files of all processes become one checkpoint.
+    `complete` is called in process 0 before the files of all processes become one checkpoint.
     """
     types = ocp.type_handlers
     kinds = {kind: types.get_type_handler(kind) for kind in types.supported_types()}
@@ -89,11 +87,7 @@ class PartSave(ocp.args.CheckpointArgs):
 
 
 def find_part(directory: epath.Path) -> str:
-    """Returns the folder of a part of this process.
-
-    Raises:
-      CheckpointMismatch: it was saved by a different number of processes.
-    """
+    """Returns the folder of a part of this process."""
     folder = directory / _name_folder()
     if not folder.is_dir():
         there = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []

@@ -15,10 +15,8 @@ from orbax import checkpoint as ocp
 from big_align.parallel.distributed import agreement
 from big_align.training.saving import checksums, step_folders
 
-UNFINISHED = ".orbax-checkpoint-tmp"
-"""In the name of a checkpoint that is being written to a disk."""
-COMMITTED = "commit_success.txt"
-"""The file that a finished checkpoint in a bucket has."""
+UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a checkpoint that is being written to a disk
+COMMITTED = "commit_success.txt"  # the file that a finished checkpoint in a bucket has
 
 
 def clear(folder: epath.Path) -> None:
@@ -39,9 +37,6 @@ def _remove(folder: epath.Path) -> None:
 
     A checkpoint in a bucket whose files are all there, but for the one that says so, gets it again.
     It is set aside if others are damaged.
-
-    Args:
-      folder: folder of the checkpoints; nothing happens if it is not there.
     """
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if path.name.startswith(f".{step_folders.PROBE}"):

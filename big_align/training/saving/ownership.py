@@ -29,28 +29,19 @@ from big_align.core.regular_files import check_regular, read_regular
 from big_align.parallel.distributed import agreement, processes
 from big_align.training.saving import step_folders
 
-FILE = "owner.json"
-"""Name of the owner's file in a workdir or a folder of checkpoints."""
-BEAT_SECONDS = 10.0
-"""How often the owner touches its file."""
-SILENT_SECONDS = 60.0
-"""How long a file of another machine stays untouched before its owner is taken for dead."""
-SEEN_SECONDS = 30.0
-"""How long it may take until a file of one host is seen on another."""
-SETTLE_SECONDS = 0.5
-"""Time after which, if two processes write the file, both see which one wrote last."""
+FILE = "owner.json"  # name of the owner's file in a workdir or a folder of checkpoints
+BEAT_SECONDS = 10.0  # how often the owner touches its file
+SILENT_SECONDS = 60.0  # after which the owner of an untouched file elsewhere counts as dead
+SEEN_SECONDS = 30.0  # how long it may take until a file of one host is seen on another
+SETTLE_SECONDS = 0.5  # after which two that write the file both see who wrote last
 
 
 @contextlib.contextmanager
 def own(*folders: str | os.PathLike, shared: Iterable[str | os.PathLike] = ()) -> Iterator[None]:
     """Owns folders while a run writes into them; every process of the run calls this.
 
-    Args:
-      folders: created if they are missing, and removed again if they stay empty.
-      shared: those of them in which every process must see what another one writes.
-
-    Raises:
-      UserError: another run owns a folder, or a process does not see it or cannot write there.
+    They are created if they are missing, and removed again if they stay empty. In those that are
+    also `shared`, every process must see what another one writes.
     """
     with contextlib.ExitStack() as stack:
         refused, tokens = None, {}
@@ -73,12 +64,7 @@ def own(*folders: str | os.PathLike, shared: Iterable[str | os.PathLike] = ()) -
 
 
 def check_seen(folder: epath.Path, workdir: str) -> None:
-    """Checks that a folder of checkpoints is there, and that every process sees it.
-
-    Raises:
-      MissingCheckpoint: it is not there.
-      UserError: only some processes see it; the others would do without a checkpoint.
-    """
+    """Checks that a folder of checkpoints is there, and that every process sees it."""
     seen = agreement.gather("checkpoints", folder.is_dir())
     if not any(seen):
         raise MissingCheckpoint(f"no checkpoints in {workdir}: train with this workdir first")
@@ -90,11 +76,7 @@ def check_seen(folder: epath.Path, workdir: str) -> None:
 
 
 def _check_shared(folder: epath.Path, token: str) -> None:
-    """Checks that every process sees the owner's file and can write; otherwise no save succeeds.
-
-    Raises:
-      UserError: a process does not, or cannot.
-    """
+    """Checks that every process sees the owner's file and can write; otherwise no save succeeds."""
     if processes.coordination().num_processes > 1:
         until = time.monotonic() + SEEN_SECONDS
         while not (seen := _read(folder / FILE).get("token") == token):
@@ -137,11 +119,7 @@ def _own_folder(folder: epath.Path) -> Iterator[str]:
 
 
 def _take(path: epath.Path, me: dict[str, Any]) -> None:
-    """Writes the owner's file of a folder, unless another owner is alive.
-
-    Raises:
-      UserError: another run owns it.
-    """
+    """Writes the owner's file of a folder, unless another owner is alive."""
     if _make(path, me):
         return
     if path.exists() and "://" not in os.fspath(path):

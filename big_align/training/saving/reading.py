@@ -11,31 +11,20 @@ from big_align.core.errors import CheckpointMismatch
 from big_align.core.types import SavedPart
 from big_align.training.saving import handlers, step_folders
 
-Shapes = dict[str, tuple[int, ...]]
-"""Shapes of arrays by path."""
+Shapes = dict[str, tuple[int, ...]]  # of arrays by path
 
 
 def read_state(
-    folder: epath.Path,
-    described: Any,
-    record: Mapping[str, Any],
-    parts: Mapping[str, SavedPart],
+    folder: epath.Path, described: Any, record: Mapping[str, Any], parts: Mapping[str, SavedPart]
 ) -> Any:
-    """Reads a checkpoint onto the placement of a described state.
-
-    Args:
-      folder: folder of the checkpoint.
-      described: the abstract training state, or a dictionary of some of its fields.
-      record: what the run was made with; entries that the checkpoint also has must be equal.
-      parts: what is saved besides the state and reads itself, by name.
-
-    Returns:
-      The state, or the fields.
-
-    Raises:
-      CheckpointMismatch: parameters or the record differ; the message lists which.
-    """
-    _check_record(folder, record)
+    """Reads a checkpoint as `Checkpointer.restore` returns it; the parts read themselves."""
+    known = step_folders.read_record(folder) or {}
+    for name in record:  # in this order, to report the first difference
+        if name in known and record[name] != known[name]:
+            raise CheckpointMismatch(
+                f"{folder} was made with {name} = {known[name]}, the config "
+                f"has {record[name]}; use another --workdir or the former value"
+            )
     # Not with Orbax's manager, which reads metadata of its own that may be damaged.
     handler = ocp.PyTreeCheckpointHandler()
     fields = dict(described if isinstance(described, dict) else vars(described))
@@ -66,16 +55,6 @@ def read_state(
     for name, part in parts.items():
         part.read(handlers.find_part(folder / name))
     return state
-
-
-def _check_record(folder: epath.Path, record: Mapping[str, Any]) -> None:
-    saved = step_folders.read_record(folder) or {}
-    for name in record:  # in this order, to report the first difference
-        if name in saved and record[name] != saved[name]:
-            raise CheckpointMismatch(
-                f"{folder} was made with {name} = {saved[name]}, the config "
-                f"has {record[name]}; use another --workdir or the former value"
-            )
 
 
 def _list_shapes(tree: Any) -> Shapes:

@@ -9,24 +9,16 @@ from etils import epath
 from big_align.core.errors import MissingCheckpoint
 from big_align.training.logs.directions import LOWER, UNSAID, Said, find_direction
 
-Numbers = Mapping[str, float]
-"""Evaluation results, by `evaluator/name`."""
-BEST = "best"
-"""Stands for the step of the best checkpoint."""
-Which = int | Literal["best"] | None
-"""Which checkpoint: the one of a step, the best, or the newest."""
+Numbers = Mapping[str, float]  # evaluation results, by `evaluator/name`
+BEST = "best"  # stands for the step of the best checkpoint
+Which = int | Literal["best"] | None  # the checkpoint of a step, the best, or the newest
 
 
 class Evaluated(NamedTuple):
-    """A checkpoint and its evaluation.
-
-    Attributes:
-      step: step of the state.
-      numbers: its evaluation results; None if it was not evaluated.
-    """
+    """A checkpoint and its evaluation."""
 
     step: int
-    numbers: Numbers | None
+    numbers: Numbers | None  # None if it was not evaluated
 
 
 class Retention:
@@ -34,20 +26,7 @@ class Retention:
 
     A checkpoint holds the numbers of its evaluation, so the best one is determined from what is
     there: no other record has to be kept in sync, and the run may be killed at any time. Of two
-    equally good checkpoints, the earlier one is the better.
-
-    Args:
-      keep_last: how many of the latest checkpoints are kept.
-      keep_every: checkpoints at multiples of this step are kept for good; None keeps no others.
-      keep_best: the number, as `evaluator/name`, by which checkpoints are compared; None keeps none
-        for that.
-      said: which way the numbers of evaluators are better.
-
-    Attributes:
-      numbers: evaluation results of the existing checkpoints, by step.
-
-    Raises:
-      ValueError: a value is out of range, or does not name a number.
+    equally good checkpoints, the earlier one is the better. Arguments are those of `Checkpointer`.
     """
 
     def __init__(
@@ -80,16 +59,7 @@ class Retention:
     def find(
         self, which: Which, checkpoints: Sequence[Evaluated], folder: epath.Path
     ) -> int | None:
-        """Returns the step of a checkpoint; None if there is no checkpoint at all.
-
-        Args:
-          which: which one.
-          checkpoints: those that are complete, in order.
-          folder: where they are, for messages.
-
-        Raises:
-          MissingCheckpoint: there is none of this step, or the best one cannot be determined.
-        """
+        """Returns the step of a complete checkpoint; None if there is no checkpoint at all."""
         if not checkpoints or which is None:
             return checkpoints[-1].step if checkpoints else None
         have = f"it has those of the steps {', '.join(str(each.step) for each in checkpoints)}"

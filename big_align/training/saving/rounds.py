@@ -20,26 +20,18 @@ from big_align.core.errors import UserError
 from big_align.parallel.distributed import processes
 from big_align.training.saving import leftovers, step_folders
 
-STAGES = PROBED, BEGUN, WRITTEN = "probed", "begun", "written"
-"""What each process tells, in this order."""
-RETRY_SECONDS = 1.0
-"""Pause after a message that did not get through."""
+STAGES = PROBED, BEGUN, WRITTEN = "probed", "begun", "written"  # what each process tells
+RETRY_SECONDS = 1.0  # pause after a message that did not get through
 WAIT_MILLISECONDS = 60_000
 MOST_NAMED = 8
 MOST_SECONDS = 10**6
-_NUMBERS = itertools.count()
-"""Numbers of this process's saves, the same in all processes."""
+_NUMBERS = itertools.count()  # numbers of this process's saves, the same in all processes
 
-Fault = tuple[int, str]
-"""A process and why it could not write."""
+Fault = tuple[int, str]  # a process and why it could not write
 
 
 def check_deadline(deadline: int = 1800) -> int:
-    """Returns a deadline in seconds.
-
-    Raises:
-      ValueError: it is out of range.
-    """
+    """Returns a deadline in seconds."""
     if not 1 <= deadline <= MOST_SECONDS:
         raise ValueError(f"deadline = {deadline} must be from 1 to {MOST_SECONDS} seconds")
     return deadline
@@ -52,19 +44,13 @@ class FailedElsewhere(Exception):
 class Round:
     """One attempt to save; every process makes one, in the same order.
 
-    Args:
-      folder: folder of the checkpoints.
-      step: step of the checkpoint.
-      deadline: seconds after which it ends the process, with a line that says who is late.
+    After `deadline` seconds it ends the process, with a line that says who is late.
     """
 
     def __init__(self, folder: epath.Path, step: int, deadline: int):
         state = processes.coordination()
-        self._store, self._process, self._count = (
-            state.client,
-            state.process_id,
-            state.num_processes,
-        )
+        self._store, self._process = state.client, state.process_id
+        self._count = state.num_processes
         self._folder, self._step, self._deadline = folder, step, deadline
         self._number = next(_NUMBERS)
         self._fault: Fault | None = None
@@ -77,11 +63,7 @@ class Round:
             _insist(self._store.key_value_delete, f"big_align/saves/{self._number - 2}/")
 
     def probe(self) -> Fault | None:
-        """Lets every process write a small file, since Orbax's first barriers cannot be left.
-
-        Returns:
-          The first process that cannot, and why, in every process.
-        """
+        """Lets every process write a small file; all return the first that cannot, and why."""
         if self._count == 1:
             return None
         reason = step_folders.try_writing(self._folder, self._process)
@@ -92,22 +74,14 @@ class Round:
         return self._fault
 
     def follow(self, wait: Callable[[], Any]) -> None:
-        """Follows, in a thread, what this process writes in the background.
-
-        Args:
-          wait: waits for the end, and raises what went wrong.
-        """
+        """Follows in a thread what this process writes; `wait` returns at its end, or raises."""
         self._tell(BEGUN, "")
         self._thread = threading.Thread(target=self._follow, args=(wait,), name="saving")
         self._thread.daemon = True
         self._thread.start()
 
     def wait_for_others(self) -> None:
-        """Waits in process 0, which has written its part, until the others have written theirs.
-
-        Raises:
-          FailedElsewhere: one could not.
-        """
+        """Waits in process 0, which has written its part, until the others have written theirs."""
         self._tell(WRITTEN, "")
         if fault := self._collect(WRITTEN):
             raise FailedElsewhere(fault[1])

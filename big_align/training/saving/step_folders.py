@@ -13,23 +13,15 @@ from big_align.core import whole_files
 from big_align.core.errors import UserError, tell_in_a_line
 from big_align.core.regular_files import check_regular, is_missing, read_regular
 
-FOLDER = "checkpoints"
-"""The folder of a workdir that holds its checkpoints, each in a folder named by its step."""
-DAMAGED = "damaged_"
-"""Prefix of the name of a checkpoint that was set aside."""
-STRAY = "stray_"
-"""Prefix for a folder that is named like a checkpoint but does not hold one."""
-PROBE = "probe_of_process_"
-"""In the name of a file that shows whether a process can write."""
+FOLDER = "checkpoints"  # of a workdir: its checkpoints, each in a folder named by its step
+DAMAGED = "damaged_"  # prefix of the name of a checkpoint that was set aside
+STRAY = "stray_"  # prefix for a folder that is named like a checkpoint but does not hold one
+PROBE = "probe_of_process_"  # in the name of a file that shows whether a process can write
 PROBE_BYTES = 4096  # a full disk may still take a name
 
 
 def find_folder(workdir: str, folder: str | None) -> epath.Path:
-    """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`.
-
-    Raises:
-      UserError: it is an address of a kind where no checkpoint can be.
-    """
+    """Returns a run's folder of checkpoints, from its workdir and `config.checkpoint.folder`."""
     chosen = folder or os.path.join(workdir, FOLDER)
     try:
         return epath.Path(chosen if "://" in chosen else os.path.abspath(chosen))
@@ -45,11 +37,7 @@ def list_steps(folder: epath.Path) -> list[int]:
 
 
 def check_files(folder: epath.Path) -> None:
-    """Refuses a pipe or a device beside the folders of a checkpoint, where Orbax reads files.
-
-    Raises:
-      UserError: there is one.
-    """
+    """Refuses a pipe or a device beside the folders of a checkpoint, where Orbax reads files."""
     local = "://" not in os.fspath(folder) and folder.is_dir()
     for step in list_steps(folder) if local else ():
         paths = (folder / str(step)).iterdir() if (folder / str(step)).is_dir() else ()
@@ -68,44 +56,34 @@ def has_steps(folder: epath.Path) -> bool:
     return folder.is_dir() and bool(list_steps(folder))
 
 
-def read_record(checkpoint: epath.Path) -> dict[str, Any] | None:
-    """Reads what a checkpoint was made with; None if it cannot be read."""
+def read_json(path: epath.Path) -> Any:
+    """Reads a file of JSON in a checkpoint; None if it is not there or not whole."""
     try:
-        found = json.loads(read_regular(checkpoint / "record" / "metadata"))
+        return json.loads(read_regular(path))
     except (ValueError, RecursionError):
         return None
     except Exception as error:
         if not is_missing(error):
             raise
         return None
+
+
+def read_record(checkpoint: epath.Path) -> dict[str, Any] | None:
+    """Reads what a checkpoint was made with; None if it cannot be read."""
+    found = read_json(checkpoint / "record" / "metadata")
     return found if isinstance(found, dict) else None
 
 
 def read_numbers(
     folder: epath.Path, steps: Sequence[int], logged: Mapping[str, Any]
 ) -> dict[int, Any]:
-    """Returns the evaluation of each checkpoint, None for one that was not evaluated.
-
-    Args:
-      folder: folder of the checkpoints.
-      steps: steps of the checkpoints.
-      logged: evaluations by step, for states that were saved before they were measured.
-    """
+    """Returns the evaluation of each checkpoint; it may have been `logged` after the save."""
     records = {step: read_record(folder / str(step)) or {} for step in steps}
     return {step: x.get("numbers") or logged.get(str(step)) for step, x in records.items()}
 
 
 def set_aside(folder: epath.Path, step: int, fault: str) -> str:
-    """Renames a folder that has the name of a checkpoint, so that it is out of the way.
-
-    Args:
-      folder: folder of the checkpoints.
-      step: step of the checkpoint.
-      fault: what is wrong with it.
-
-    Returns:
-      A one-line message about what was done.
-    """
+    """Renames a folder that has the name of a checkpoint, out of the way; tells what was done."""
     old = folder / str(step)
     holds = old.is_dir() and any((old / item).exists() for item in ("state", "record"))
     name = f"{DAMAGED if holds else STRAY}{step}"
