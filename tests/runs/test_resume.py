@@ -151,7 +151,7 @@ def write_shards(folder, *sizes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pipeline", ["", "big_align.data.tf_pipelines:image_text"])  # moved since
+@pytest.mark.parametrize("pipeline", ["", "big_align.runs.pipelines:image_text"])
 def test_a_run_continues_with_as_many_examples_in_another_place_and_with_no_others(
     tmp_path, pipeline
 ):

@@ -29,8 +29,6 @@ ELSEWHERE = {
     **{"jsonl": "imagefolder", "json": "coco", "tsv": "csv", "imagenet": "folder"},
 }
 """What sources are called elsewhere, and their names here."""
-MOVED = {"big_align.data.tf_pipelines": "big_align.runs.pipelines"}
-"""Modules that saved configs name, and where they are now."""
 
 
 def lookup(name: Any, table: Mapping[str, str], where: str) -> Any:
@@ -55,7 +53,7 @@ def import_attribute(path: str, field: str) -> Any:
     """Imports what a "module:attribute" refers to, for a field that gave it."""
     module, _, attribute = path.partition(":")
     try:
-        return operator.attrgetter(attribute)(importlib.import_module(MOVED.get(module, module)))
+        return operator.attrgetter(attribute)(importlib.import_module(module))
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{field} = {path!r} cannot be imported: {error}") from error
 

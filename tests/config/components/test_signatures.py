@@ -75,9 +75,3 @@ def test_names_are_looked_up():
             lookup(name, SOURCES, "config.t")
     with pytest.raises(ConfigError, match="config.t.name = 'pth' is unknown .did you mean 'path'"):
         lookup("pth", {"path": "os:path.join"}, "config.t")
-
-
-def test_a_module_that_has_moved_is_found_where_it_is():
-    """Saved configs name it where it was."""
-    former = lookup("big_align.data.tf_pipelines:image_text", {}, "config.data")
-    assert former is lookup("big_align.runs.pipelines:image_text", {}, "config.data")
