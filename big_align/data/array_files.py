@@ -19,20 +19,12 @@ HEADERS = {
 
 
 def read_arrays(file: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Reads the named arrays from a file; those that it lacks are left out.
+    """Reads the named arrays from an .npz that is open for reading; it may lack some.
 
     Sizes are checked in the headers first: a file of a few bytes can describe arrays that fill the
     memory. If a damaged header makes an array shorter, NumPy's own reader stops at the end of that
-    array, before the checksum is compared.
-
-    Args:
-      file: an .npz, open for reading bytes.
-      names: the names of the arrays.
-
-    Raises:
-      ValueError: an array cannot be read; the message names it. Or all would unpack to more than
-        the file explains.
-      Exception: the file is not an .npz; the kind that `zipfile` raises depends on the bytes.
+    array, before the checksum is compared. A ValueError names the array that cannot be read; what
+    zipfile raises for other files depends on their bytes.
     """
     arrays = {}
     file.seek(0, os.SEEK_END)

@@ -60,16 +60,9 @@ def read_texts(source: Source, shard: int, index: int) -> tuple[list[str], tuple
 def read_many_texts(
     source: Source, places: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[tuple[int, int], tuple[list[str], tuple[int, ...]] | BrokenExample]]:
-    """Yields places, each with the captions and labels there, or with what is wrong with them.
+    """Yields places (shard, index), each with the captions and labels there, or with what is wrong.
 
     They are read in threads: reads wait for storage, not for the processor.
-
-    Args:
-      source: the examples.
-      places: the shard and the index of each.
-
-    Raises:
-      UserError: a source that cannot be read.
     """
 
     def read(some: Sequence[tuple[int, int]]) -> list[Any]:

@@ -37,12 +37,7 @@ class WrongLabel(BrokenExample):
 
 
 class Caption(str):
-    """A caption that knows its language; it can be used wherever a text can.
-
-    Args:
-      text: the caption.
-      language: a tag such as "de"; "" if it is not known.
-    """
+    """A caption that knows its language, a tag such as "de"; it can be used wherever a text can."""
 
     __slots__ = ("language",)
 
@@ -189,15 +184,10 @@ def find_field(value: Any, member: str, fields: tuple[str, ...]) -> Any:
 
 
 def clean_captions(value: Any, lines: bool = False) -> list[str]:
-    """Makes a list of non-empty captions from a text or a list of texts.
+    """Makes a list of non-empty captions from a text or a list of texts; raises BrokenExample.
 
-    Args:
-      value: the text or texts; a text that spells a list, `["a", "b"]`, is read as that list. An
-        integer is a text of its digits, since a title can be 1984.
-      lines: whether each line of a text is a caption of its own.
-
-    Raises:
-      BrokenExample: there is no caption, or the value is something else, such as a dictionary.
+    A text that spells a list, `["a", "b"]`, is read as that list. An integer is a text of its
+    digits, since a title can be 1984. With `lines`, each line of a text is a caption of its own.
     """
     values = split_lines(value) if isinstance(value, str) and lines else _unwrap(value)
     if isinstance(values, dict):

@@ -148,8 +148,7 @@ class TensorFlowFiles:
 def files_of(path: str) -> Files:
     """Returns the `Files` that can open a path: local, fsspec's, or TensorFlow's for gs://.
 
-    Raises:
-      UserError: nothing here can open such a path; fsspec says which package would.
+    If nothing here can, fsspec's UserError says which package would.
     """
     if "://" not in path:
         return LocalFiles()
@@ -164,10 +163,8 @@ def files_of(path: str) -> Files:
 def exists(path: str) -> bool:
     """Returns whether there is a file or a folder, local or remote.
 
-    Raises:
-      UserError: nothing here can open such a path.
-      ValueError: no file can have it.
-      OSError: it cannot be told, such as without permission.
+    It raises ValueError if no file can have the path, and OSError if it cannot be told, such as
+    without permission.
     """
     files = files_of(path)
     try:
@@ -185,12 +182,7 @@ def is_file(path: str) -> bool:
 
 
 class NotText(ValueError):
-    """Bytes that are no text; the message follows "the text", as in "is not UTF-8 (byte ...)".
-
-    Args:
-      message: why not.
-      line: the line of the first bad byte.
-    """
+    """Bytes that are no text; the message follows "the text", as in "is not UTF-8 (byte ...)"."""
 
     def __init__(self, message: str, line: int = 1):
         super().__init__(message)
@@ -208,12 +200,9 @@ def is_unmarked(zeros: int, size: int) -> bool:
 
 
 def decode(data: bytes) -> str:
-    """Decodes the content of a file of text, without its byte-order mark.
+    """Decodes the content of a file of text, without its byte-order mark; raises NotText.
 
     It is UTF-8 unless the mark announces UTF-16 or UTF-32, as Windows writes them.
-
-    Raises:
-      NotText: it is not.
     """
     encoding = find_encoding(data[:4])
     try:
@@ -228,15 +217,9 @@ def decode(data: bytes) -> str:
 
 
 def read_text(path: str, what: str = "") -> str:
-    """Reads a file of text, local or remote (`decode`).
+    """Reads a file of text, local or remote (`decode`); raises MissingFile, or UserError.
 
-    Args:
-      path: the file.
-      what: what is put before its name in messages, such as "class list ".
-
-    Raises:
-      MissingFile: there is no such file.
-      UserError: it cannot be read, or is no text; the message names it and the line.
+    The message begins with `what`, such as "class list ", and the name of the file.
     """
     try:
         return decode(files_of(path).read_all(path))

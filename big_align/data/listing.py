@@ -82,10 +82,8 @@ def find(pattern: str) -> list[str]:
 def list_below(folder: str) -> list[str]:
     """Lists the files of a folder and of all folders below it, in order.
 
-    A folder is listed once, whatever links lead to it; files may be links (`drop_repeats`).
-
-    Args:
-      folder: the folder, local or remote; of a remote one, what is below it may include folders.
+    A folder is listed once, whatever links lead to it; files may be links (`drop_repeats`). Below a
+    remote folder, folders may be listed, too.
     """
     folder = folder.rstrip("/")
     if "://" not in folder:
@@ -108,10 +106,7 @@ def walk(tops: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
 
     A folder to which links lead as well comes by the way with the fewest links: a new link gives no
     file another name, and so no other place among the held-out ones. A link to a folder above is
-    not followed. What begins with a dot is left out, as in patterns.
-
-    Args:
-      tops: the folders; "" is the current one. Those that are not there are skipped.
+    not followed. What begins with a dot is left out, as in patterns. "" is the current folder.
     """
     seen: set[str] = set()
     repeated: list[str] = []
@@ -142,12 +137,8 @@ def walk(tops: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
 def group_names(names: Sequence[str]) -> dict[str, list[str]]:
     """Groups the names of the same file or folder, which links give it, hard ones too.
 
-    Args:
-      names: paths, in an order; those of other machines, `s3://...`, are names of their own.
-
-    Returns:
-      The name of each file that has the fewest links on its way, in the order of `names`, with its
-      other names.
+    The name with the fewest links on its way comes first, in the order of `names`, and has the
+    others. Names on other machines, `s3://...`, are names of their own.
     """
     names = list(dict.fromkeys(names))
     numbers = _read_numbers(names)

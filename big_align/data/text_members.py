@@ -11,17 +11,9 @@ LANGUAGES = re.compile(r"([^{}]*)\{([^{}]*)\}([^{}]*)")
 
 
 class TextMembers:
-    """Reads captions and labels from the members of an example.
+    """Reads captions and labels from the members of an example; `names` are those that it reads.
 
-    Args:
-      caption: the member that holds the text, or the field of a JSON member; it and the others are
-        as in `TarSource`. An example need not have all of several languages.
-
-    Attributes:
-      names: the members that are read.
-
-    Raises:
-      UserError: the braces of `caption` do not hold languages, or `language` is given as well.
+    The arguments are as in `TarSource`. An example need not have all of several languages.
     """
 
     def __init__(
@@ -41,11 +33,7 @@ class TextMembers:
         self.names = list(dict.fromkeys(members))
 
     def parse(self, texts: list[bytes]) -> tuple[list[str], tuple[int, ...]]:
-        """Returns captions and labels; raises BrokenExample.
-
-        Args:
-          texts: the content of each member of `names`.
-        """
+        """Returns captions and labels, given the content of each member of `names`."""
         data = dict(zip(self.names, texts, strict=True))
         captions, labels = [], ()
         if self._captions:
@@ -83,12 +71,9 @@ class _Field(NamedTuple):
 def check_languages(caption: str | None, language: str | None) -> list[tuple[str, str]]:
     """Lists the languages in the braces of a field's name, each with the name of its field.
 
-    Args:
-      caption: as in `json.captions.{en,de}`; without braces nothing is listed.
-      language: the field that names the language of captions, which cannot be used with braces.
-
-    Raises:
-      UserError: the braces do not pair, or hold no languages or one twice; or both are given.
+    The field is as in `json.captions.{en,de}`; without braces nothing is listed. `language` names
+    the field of the language of captions, which cannot be used with braces. UserError says what is
+    wrong.
     """
     if not re.search("[{}]", caption or ""):
         return []
@@ -109,12 +94,7 @@ def check_languages(caption: str | None, language: str | None) -> list[tuple[str
 def tell_captions(found: Sequence[tuple[Any, Any]], lines: bool = False) -> list[str]:
     """Makes captions from the values of language fields; some may be empty, but not all.
 
-    Args:
-      found: each language with its value; a language that is not a text is ignored.
-      lines: whether each line of a text is a caption of its own.
-
-    Raises:
-      BrokenExample: there is no caption, or a value is not a text.
+    A language that is not a text is ignored. With `lines`, each line is a caption of its own.
     """
     there = [pair for pair in found if pair[1] not in (None, "", [])]
     if not there and len(found) > 1:

@@ -35,19 +35,12 @@ Languages = Callable[[str], str | None]
 
 @dataclasses.dataclass(frozen=True)
 class Examination:
-    """How examples are examined.
+    """How examples are examined."""
 
-    Attributes:
-      normalize: whether texts are normalized.
-      max_pixels: an encoded image with more cannot be used.
-      classifier: "module:function" of a `Classifier`; empty for none.
-      languages: "module:function" of `Languages`; empty for none.
-    """
-
-    normalize: bool = True
-    max_pixels: int = MAX_PIXELS
-    classifier: str = ""
-    languages: str = ""
+    normalize: bool = True  # whether texts are normalized
+    max_pixels: int = MAX_PIXELS  # an encoded image with more cannot be used
+    classifier: str = ""  # "module:function" of a `Classifier`
+    languages: str = ""  # "module:function" of `Languages`
 
     @property
     def sources(self) -> dict[str, str]:
@@ -79,18 +72,10 @@ def _load(name: str, flag: str) -> Callable[..., Any] | None:
 
 
 def identify_image(image: Any, max_pixels: int = MAX_PIXELS) -> tuple[bytes, np.ndarray]:
-    """Decodes an image; returns what identifies it, and its pixels.
+    """Decodes an image; returns what identifies it, and its pixels, uint8 [h w 3].
 
-    Args:
-      image: the encoded file, or pixels uint8 [h w 3].
-      max_pixels: an encoded image with more cannot be used.
-
-    Returns:
-      Sixteen bytes that are the same for images with the same pixels, after EXIF orientation and
-      with transparency on white; and the pixels, uint8 [h w 3].
-
-    Raises:
-      BrokenExample: it cannot be decoded.
+    Sixteen bytes are the same for images with the same pixels, after EXIF orientation and with
+    transparency on white. What cannot be decoded is a BrokenExample.
     """
     if isinstance(image, bytes):
         decoding.raise_pillow_limit(max_pixels)
@@ -125,17 +110,9 @@ def examine_example(
 ) -> dict[str, Any]:
     """Returns what the rules need to know about an example, as JSON holds it.
 
-    Texts that normalization empties, such as markup around nothing, are left out and counted.
-
-    Args:
-      example: as its source reads it.
-      settings: how it is examined.
-      classifier: judges its image; None for none.
-      languages: identifies the languages of its texts; None for none.
-
-    Raises:
-      BrokenExample: the image cannot be decoded, a text is too long to be one, or one of the
-        functions returns something else than a text.
+    Texts that normalization empties, such as markup around nothing, are left out and counted. An
+    image that cannot be decoded, a text that is too long to be one, or a function that returns
+    something else than a text is a BrokenExample.
     """
     longest = max(map(len, example.captions), default=0)
     if longest > TEXT_MAX:
@@ -174,11 +151,10 @@ def _ask(function: Callable[..., str | None], given: Any, flag: str) -> str:
 def examine_stretch(
     inputs: Inputs, stretch: Stretch, settings: Examination
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Examines the examples of a stretch.
+    """Returns what was found about each intact example of a stretch, with its row; and faults.
 
-    Returns:
-      What was found about each intact one, with its row; and each example or text that cannot be
-      used, with the reason. Every text is in one of the two, or its example is.
+    Each example or text that cannot be used has a reason. Every text is in one of the two, or its
+    example is.
     """
     source = inputs.open(stretch.file)
     classifier, languages = settings.load()

@@ -46,19 +46,15 @@ def import_pipelines() -> Any:
 
 
 def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, Any]:
-    """Runs a job, or the rest of it.
+    """Runs a job, or the rest of it; returns its statistics.
+
+    `finished_before` is among them if there was nothing to do. It is a UserError if the output
+    belongs to another job, another process writes into it, or nothing could be read.
 
     Args:
       plan: what is asked for.
       options: Beam's, such as its runner: `pipelines.read_options`.
       wave_bytes: bytes of images that are grouped at a time, if the runner holds them in memory.
-
-    Returns:
-      The statistics; `finished_before` is among them if there was nothing to do.
-
-    Raises:
-      UserError: the output belongs to another job, another process writes into it, or nothing
-        could be read.
     """
     pipelines = import_pipelines()
     plan.examination.load()

@@ -28,18 +28,11 @@ logging.getLogger("apache_beam.runners.common").addFilter(_is_no_user_error)
 
 
 def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:
-    """Reads the flags of Beam.
+    """Reads the flags of Beam; one that is neither Beam's nor among `ours` is a UserError.
 
     Its DirectRunner first tries Prism, a program that it downloads from GitHub
     (https://github.com/apache/beam/pull/34612). What runs by that name here is the runner in Python
     that it falls back to.
-
-    Args:
-      flags: the flags that are not ours.
-      ours: our flags, one of which may be meant.
-
-    Raises:
-      UserError: a flag is neither ours nor Beam's, or Beam lacks one.
     """
     _import_runner(flags)
     known = {
@@ -277,14 +270,8 @@ def _find_many(
 ) -> tuple[list[beam.PCollection], beam.PCollection]:
     """Finds what has too many partners: texts their images, or images their texts.
 
-    Args:
-      partners: (key, partner), of all pairs.
-      most: the most partners of a key; None for any number.
-      rule: the rule that drops those with more.
-      sampled: whether the keys are a sample, from which the histogram is estimated.
-
-    Returns:
-      Lists of (key, rule), and how many keys have how many partners.
+    Returns lists of (key, rule), and how many keys have how many partners. If the keys are a
+    sample, this is estimated from it.
     """
     counts = partners | f"Partners: {rule}" >> transforms.CountPartners()
     nothing = beam.Create([]).with_output_types(tuple[bytes, str])
@@ -320,13 +307,7 @@ def _write_json(value: Any, path: str) -> None:
 
 
 def write(plan: JobPlan, wanted: list[int], options: PipelineOptions) -> None:
-    """Writes shards.
-
-    Args:
-      plan: the job.
-      wanted: the numbers of the shards.
-      options: Beam's.
-    """
+    """Writes the wanted shards."""
     chosen = frozenset(wanted)
     with beam.Pipeline(options=options) as pipeline:
         (

@@ -75,12 +75,7 @@ ORDER = (
 
 
 def describe_rules(rules: Rules, token_rule: str = "") -> dict[str, str]:
-    """Returns what each rule that is in force drops, in words.
-
-    Args:
-      rules: the numbers.
-      token_rule: what a rare token is; empty if there are none.
-    """
+    """Returns what each rule in force drops, in words; `token_rule` is what a rare token is."""
     told = {
         "small": _say(rules.min_side, "the shorter side of the image has at most {} pixels"),
         "elongated": _say(rules.max_aspect, "the longer side is {:g} or more times the shorter"),
@@ -109,14 +104,7 @@ def _say(number: int | float | None, text: str) -> str:
 
 
 def judge_image(width: int, height: int, flag: str, rules: Rules) -> list[str]:
-    """Returns the rules about one image that would drop it.
-
-    Args:
-      width: its width in pixels.
-      height: its height in pixels.
-      flag: what the image classifier says against it; empty for nothing.
-      rules: the numbers.
-    """
+    """Returns the rules about one image that would drop it; `flag` is what speaks against it."""
     short, long = min(width, height), max(width, height)
     failed = []
     if rules.min_side is not None and short <= rules.min_side:
@@ -138,51 +126,29 @@ def judge_length(unigrams: int, rules: Rules) -> list[str]:
 
 
 class Pair(NamedTuple):
-    """One image with one of its texts. Pairs are ordered by where they come from.
+    """One image with one of its texts. Pairs are ordered by where they come from."""
 
-    Attributes:
-      file: the number of the input file.
-      row: the row of the example in it.
-      place: the place of the text among those of the example; -1 for an example without texts.
-      text: normalized, if texts are.
-      width: the width of the image.
-      height: the height of the image.
-      size: the size of its file, in bytes.
-      flag: what the image classifier says against it.
-      language: the language of the text; empty if it was not identified.
-      labels: the labels of the example.
-      failed: the rules about texts that would drop it.
-    """
-
-    file: int
-    row: int
-    place: int
-    text: str
-    width: int
+    file: int  # the number of the input file
+    row: int  # of the example in it
+    place: int  # of the text in its example; -1 for an example without texts
+    text: str  # normalized, if texts are
+    width: int  # of the image, as is the height
     height: int
-    size: int
-    flag: str = ""
-    language: str = ""
-    labels: tuple[int, ...] = ()
-    failed: tuple[str, ...] = ()
+    size: int  # of its file, in bytes
+    flag: str = ""  # what the image classifier says against it
+    language: str = ""  # of the text; empty if it was not identified
+    labels: tuple[int, ...] = ()  # of the example
+    failed: tuple[str, ...] = ()  # rules about texts that would drop it
 
 
 class Kept(NamedTuple):
-    """An example that is written.
+    """An example that is written."""
 
-    Attributes:
-      first: the earliest of its pairs, whose image is written.
-      texts: its captions.
-      languages: the languages of these.
-      labels: the labels of all its pairs.
-      merged: file and row of the other examples whose texts it has.
-    """
-
-    first: Pair
+    first: Pair  # the earliest of its pairs, whose image is written
     texts: list[str]
     languages: list[str]
-    labels: list[int]
-    merged: list[tuple[int, int]]
+    labels: list[int]  # of all its pairs
+    merged: list[tuple[int, int]]  # file and row of the other examples whose texts it has
 
 
 def decide_group(
@@ -192,22 +158,18 @@ def decide_group(
     rules: Rules,
     is_drawn: Callable[[Pair], bool] | None = None,
 ) -> Iterator[tuple[Pair, tuple[str, ...]] | Kept]:
-    """Decides about all pairs of one image.
+    """Decides about all pairs of one image, which can be iterated over several times, in any order.
 
-    The pairs of a dropped image are passed through one at a time: a picture that says "not
-    available" has millions.
+    It yields every pair, with the rules that would drop it in their order, none for one that is
+    kept; and the examples to write: at most one, unless duplicates are kept. The pairs of a dropped
+    image are passed through one at a time: a picture that says "not available" has millions.
 
     Args:
-      pairs: pairs whose images have the same pixels, in any order; they can be iterated over
-        several times.
+      pairs: pairs whose images have the same pixels.
       crowded: whether the image has too many texts.
       listed: whether it is in the list of images to drop.
       rules: the numbers.
       is_drawn: returns whether a pair that no rule drops is kept; None keeps all.
-
-    Yields:
-      Every pair, with the rules that would drop it in their order, none for one that is kept; and
-      the examples to write: at most one, unless duplicates are kept.
     """
     first = next(iter(pairs))
     about_image = judge_image(first.width, first.height, first.flag, rules)

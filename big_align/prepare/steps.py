@@ -145,11 +145,7 @@ def measure(stretch: Stretch, plan: JobPlan) -> dict[str, int]:
 
 
 def read_listed(path: str) -> dict[str, str]:
-    """Returns the keys to drop, with their reasons, from a file of JSON lines.
-
-    Raises:
-      UserError: there is no such file, or a line of it is not an object with a key.
-    """
+    """Returns the keys to drop, with their reasons, from a file of JSON lines; or UserError."""
     found: dict[str, str] = {}
     for number, line in enumerate(files.read_text(path, "--drop=").split("\n"), start=1):
         line = line.strip(BLANK)  # lists that were joined may have a byte-order mark before each
@@ -193,8 +189,7 @@ def read_members(
 ) -> Iterator[tuple[int, tuple]]:
     """Yields the examples of a stretch that go to some shards, read again from their source.
 
-    Raises:
-      UserError: an example is not what it was when it was examined.
+    One that is not what it was when it was examined is a UserError.
     """
     lines = storage.read_lines(storage.join(plan.decisions, "rows", f"{stretch.name}.jsonl"))
     chosen = [line for line in lines if line[1] in wanted]
@@ -236,8 +231,7 @@ def read_members(
 def list_classes(plan: JobPlan) -> list[str]:
     """Returns the names of the labels, if the files that can be read have any.
 
-    Raises:
-      UserError: files have different names, so that the same number means different ones.
+    Files with different names are a UserError: the same number means different ones.
     """
     found: dict[tuple[str, ...], str] = {}  # a file of each choice of names
     for file, about in plan.read_files():
@@ -256,11 +250,7 @@ def list_classes(plan: JobPlan) -> list[str]:
 
 
 def read_kept(source: Any, at: tuple[int, int], names: tuple[str, ...]) -> dict[str, Any]:
-    """Returns other columns of an example, as JSON holds them.
-
-    Raises:
-      UserError: the source has no such columns.
-    """
+    """Returns other columns of an example, as JSON holds them; UserError if there are none."""
     if not hasattr(source, "read_columns"):
         raise UserError(
             "--keep is about columns of Parquet files and members of tar shards, and the input is "

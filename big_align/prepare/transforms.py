@@ -39,9 +39,6 @@ class RareTexts(beam.CombineFn):
     """The texts of a token, if it occurs less often than `min_count`; else nothing.
 
     So only the count of a frequent token is kept, and no worker holds all texts with "the".
-
-    Args:
-      min_count: a token that occurs less often is rare.
     """
 
     def __init__(self, min_count: int):
@@ -69,12 +66,7 @@ class RareTexts(beam.CombineFn):
 
 
 def count_tokens(texts: Iterable[str], sampled: bool = False) -> Iterator[tuple[bytes, int]]:
-    """Yields the tokens of texts (`text_rules.name_tokens`), each with how often it occurs.
-
-    Args:
-      texts: the texts of a stretch.
-      sampled: whether to yield only those that are counted beside a sketch.
-    """
+    """Yields the tokens of texts, or of a sample beside a sketch, each with its count."""
     counts: Counter = Counter()
     for text in texts:
         counts.update(text_rules.name_tokens(text_rules.split_unigrams(text), True))
@@ -83,13 +75,9 @@ def count_tokens(texts: Iterable[str], sampled: bool = False) -> Iterator[tuple[
 
 @beam.ptransform_fn
 def CountTokens(texts: beam.PCollection, sampled: bool) -> beam.PCollection:
-    """Counts how many tokens occur how often.
+    """Counts how many tokens occur how often, or estimates it from a sample of them.
 
     Takes lists of texts; makes one dictionary: `1 7` is how many unigrams occur seven times.
-
-    Args:
-      texts: the lists.
-      sampled: whether this is estimated from a sample of the tokens.
     """
     weight = SAMPLED if sampled else 1
     return (
@@ -115,10 +103,6 @@ def FindRareTexts(texts: beam.PCollection, rule: text_rules.TokenRule) -> beam.P
     """Finds texts with a rare token.
 
     Takes (text id, text) of all pairs; makes (text id, "rare"), each once.
-
-    Args:
-      texts: the pairs.
-      rule: which tokens are rare.
     """
     return (
         texts
@@ -173,12 +157,8 @@ def decide(
     dictionary), how many pairs each rule would drop, and how many it was first to drop; and
     ("samples", pair), pairs for the report. They are one output: not every runner has several.
 
-    Args:
-      element: the key of the image, and its pairs and the reasons against it.
-      rates: the rates of languages; None if they are not sampled.
-      rules: the numbers.
-      draw: makes eight random bytes from file and row.
-      sample: makes, from the rates of languages, a function that decides whether a pair is kept.
+    `draw` makes eight random bytes from file and row, and `sample`, from the rates of languages, a
+    function that decides whether a pair is kept; the rates are None if languages are not sampled.
     """
     _, found = element
     crowded, listed = _find_reasons(found)

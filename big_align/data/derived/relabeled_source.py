@@ -75,19 +75,9 @@ def join_labels(
 ) -> examples.Source:
     """Makes the labels of a source positions in a class list, by the names that it has for them.
 
-    It warns if the source does not have all classes of the list.
-
-    Args:
-      source: labeled examples.
-      classes: the list.
-      where: name of the source, for messages.
-      where_list: name of the list, for messages.
-
-    Returns:
-      The source itself if its labels are these positions, or are only numbers.
-
-    Raises:
-      UserError: the source names a class that the list does not have.
+    It returns the source itself if its labels are these positions, or are only numbers. It warns if
+    the source does not have all classes of the list, and raises UserError if the list lacks one of
+    the source's. `where` and `where_list` are for messages.
     """
     if source.class_names is None:
         return source
@@ -107,18 +97,8 @@ def join_sources(
 ) -> examples.Source:
     """Makes the labels of a source those of another one, by the names that both have for them.
 
-    Args:
-      source: labeled examples.
-      reference: labeled examples.
-      where: name of the first, for messages.
-      where_reference: name of the other, for messages.
-
-    Returns:
-      The source itself if the labels of both are the same, or only numbers in one of them, of
-      which it warns.
-
-    Raises:
-      UserError: the source names a class that the other one does not have.
+    It returns the source itself if the labels of both are the same, or only numbers in one of them,
+    of which it warns; a class that the other one does not have is a UserError.
     """
     names, others = source.class_names, reference.class_names
     if names is not None and others is not None:
@@ -132,15 +112,9 @@ def join_sources(
 
 
 def choose_classes(names: tuple[str, ...] | str, source: examples.Source) -> ClassList:
-    """Returns a class list by its name.
+    """Returns a class list from names, from what `read_classes` takes, or "source".
 
-    Args:
-      names: the names of the classes, or what `read_classes` takes, or "source" for the names that
-        the source has itself, with spaces for underscores.
-      source: labeled examples.
-
-    Raises:
-      UserError: there is no such list, or the source has no names.
+    The latter means the names that the source has itself, with spaces for underscores.
     """
     if names != OWN_NAMES:
         return read_classes(names) if isinstance(names, str) else ClassList.from_names(names)

@@ -27,9 +27,6 @@ class SameImages:
       count: examples in the set.
       batch_size: rows of a batch over all processes.
       rows: the rows that this process makes.
-
-    Attributes:
-      hashes: of the images seen; 0 for those that could not be read or that other processes make.
     """
 
     def __init__(self, count: int, batch_size: int, rows: Int[np.ndarray, " r"]):
@@ -47,11 +44,7 @@ class SameImages:
 
 
 def find_firsts(hashes: UInt8[np.ndarray, "n h"]) -> Int[np.ndarray, " n"]:
-    """Returns, for each example, the first one with the same image.
-
-    Args:
-      hashes: those of `SameImages`, of all processes.
-    """
+    """Returns, for each example, the first one with the same image, by the hashes of all."""
     packed = np.ascontiguousarray(hashes).view(f"V{hashes.shape[1]}").reshape(-1)
     _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
     unread = ~hashes.any(axis=1)
@@ -59,11 +52,7 @@ def find_firsts(hashes: UInt8[np.ndarray, "n h"]) -> Int[np.ndarray, " n"]:
 
 
 def tell_copies(firsts: Int[np.ndarray, " n"], source: Source, transform: str) -> None:
-    """Logs how many examples repeat the image of another.
-
-    Raises:
-      UserError: one image is repeated too often to be a real picture.
-    """
+    """Logs how many examples repeat an image; UserError if one is repeated too often."""
     copies = np.flatnonzero(firsts != np.arange(len(firsts)))
     if not len(copies):
         return

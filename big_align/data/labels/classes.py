@@ -36,9 +36,6 @@ class ClassList:
         does for FER2013; () if no class has any.
       title: what `read_classes` has read; "" if the names are of another origin.
       described_in: the file that its descriptions are read from, if it is there; "" for none.
-
-    Raises:
-      ValueError: the attributes differ in length, or there is no class.
     """
 
     names: tuple[str, ...]
@@ -155,9 +152,7 @@ def write_classes(classes: ClassList, path: str, source: str) -> None:
 def format_classes(classes: ClassList, source: str) -> str:
     """Returns a class list as JSON that `read_classes` reads, one class per line.
 
-    Args:
-      classes: the list.
-      source: where it comes from, for readers of the file.
+    `source` tells readers of the file where it comes from.
     """
     synonyms = classes.synonyms or ((),) * len(classes)
     rows = zip(classes.names, classes.descriptions, classes.ids, synonyms, strict=True)

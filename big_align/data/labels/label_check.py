@@ -8,13 +8,7 @@ CHECKED_FIRST = 65_536  # examples whose labels are looked at before training st
 
 
 def check_label(name: str, label: int, num_classes: int) -> None:
-    """Raises a UserError if a label is not in a class list.
-
-    Args:
-      name: the name of the example, for the message.
-      label: its class, or -1.
-      num_classes: the length of the list.
-    """
+    """Raises a UserError that names the example if its label is -1 or not in a class list."""
     if label == examples.NO_LABEL:
         raise UserError(
             f"{name} has no label, and a class list of {num_classes} is set: let the source read "
@@ -31,10 +25,7 @@ def check_label(name: str, label: int, num_classes: int) -> None:
 def check_labels(source: examples.Source, num_classes: int) -> None:
     """Checks the labels of up to 65,536 examples, spread evenly, without reading images.
 
-    Broken examples are skipped.
-
-    Raises:
-      UserError: names the first example found whose label is missing or not in the class list.
+    Broken examples are skipped; the first wrong label is a UserError.
     """
     places = ShardOffsets(source.shard_sizes).spread(CHECKED_FIRST)
     for place, texts in boundary.read_many_texts(source, places):

@@ -24,20 +24,11 @@ Names = tuple[str, ...] | None
 def match_names(
     names: Sequence[str], classes: ClassList, where: str, where_list: str = "the class list"
 ) -> Int[np.ndarray, " k"]:
-    """Returns the position in a class list for each name.
+    """Returns the position in a class list for each name; UserError if it has none or several.
 
     A name may be the name or the id of its class. Case, underscores and hyphens are ignored, unless
     they tell classes apart. Names of the whole list in its order match it, even if some classes
-    have the same name.
-
-    Args:
-      names: names of labels, of some or of all classes.
-      classes: the list.
-      where: what has the names, for error messages.
-      where_list: what has the list, for error messages.
-
-    Raises:
-      UserError: a name is that of no class, or of several.
+    have the same name. `where` and `where_list` are for messages.
     """
     listed = list(zip(classes.names, classes.ids, strict=True))
     found = [normalize_name(name) for name in names]
@@ -105,13 +96,8 @@ class UnitedNames(NamedTuple):
 def unite_names(lists: Sequence[Names], titles: Sequence[str]) -> UnitedNames:
     """Numbers the classes of several files together: those of the first, then what others add.
 
-    Args:
-      lists: the names of each file; () for one that has no examples.
-      titles: what the files are called.
-
-    Raises:
-      UserError: only some files have names, so that the labels of the others mean nothing; or names
-        differ, and two classes of a file have the same.
+    A file without examples has (). It is a UserError if only some files have names, so that the
+    labels of the others mean nothing; or if names differ, and two classes of a file have the same.
     """
     different = list(dict.fromkeys(filter(None, lists)))
     if different and None in lists:

@@ -11,24 +11,13 @@ NAME_FILES = "classes.txt", "classnames.txt"
 
 
 def read_names(path: str) -> tuple[str, ...]:
-    """Returns the names of the labels 0, 1, ... in a file, without ids (`line_ids.split_ids`).
-
-    Raises:
-      UserError: it cannot be read, or is no text.
-    """
+    """Returns the names of the labels 0, 1, ... in a file, without ids (`line_ids.split_ids`)."""
     lines = [line.strip() for line in files.split_lines(files.read_text(path).rstrip())]
     return tuple(name for _, name in split_ids(lines, path))
 
 
 def unite_folders(paths: Sequence[str]) -> UnitedNames:
-    """Joins the names that the folders of some shards have for their labels.
-
-    Args:
-      paths: the shards.
-
-    Raises:
-      UserError: only some folders have names, or a file of names cannot be read.
-    """
+    """Joins the names that the folders of some shards have for their labels (`unite_names`)."""
     folders = [path.rpartition("/")[0] or "." for path in paths]
     found = {folder: _find_names(folder) for folder in dict.fromkeys(folders)}
     return unite_names([found[folder] for folder in folders], folders)

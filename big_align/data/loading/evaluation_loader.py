@@ -67,11 +67,7 @@ class EvalLoader:
         return [captions for captions, _ in self._texts()]
 
     def labels(self) -> Int32[np.ndarray, " n"]:
-        """Reads the class of every example, in the order of the images; -1 if it has none.
-
-        Raises:
-          UserError: an example has several.
-        """
+        """Reads the class of every example, in the order of the images; -1 if it has none."""
         labels = []
         for number, found in enumerate(self.label_sets()):
             try:
@@ -159,12 +155,7 @@ class EvalLoader:
 def read_first_texts(
     source: examples.Source, tries: int = 100
 ) -> tuple[str, list[str], tuple[int, ...]] | None:
-    """Returns the name, captions and labels of the first example whose texts can be read.
-
-    Args:
-      source: the examples.
-      tries: how many examples are tried; if the texts of all are broken, None is returned.
-    """
+    """Returns the name, captions and labels of the first example with readable texts, or None."""
     offsets = ShardOffsets(source.shard_sizes)
     for number in range(min(tries, offsets.count)):
         place = offsets.locate_one(number)

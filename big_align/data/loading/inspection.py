@@ -25,20 +25,12 @@ SHOWN = 5  # groups of duplicates, and captions of a picture
 
 @dataclasses.dataclass
 class Picture:
-    """An example as a model sees it.
-
-    Attributes:
-      name: the name of the example.
-      pixels: after the transform.
-      size: width and height before the transform.
-      texts: the tokens of each text, all of them.
-      labels: its classes.
-    """
+    """An example as a model sees it."""
 
     name: str
-    pixels: UInt8[np.ndarray, "h w 3"]
-    size: tuple[int, int]
-    texts: list[list[str]]
+    pixels: UInt8[np.ndarray, "h w 3"]  # after the transform
+    size: tuple[int, int]  # width and height before it
+    texts: list[list[str]]  # the tokens of each text, all of them
     labels: tuple[int, ...]
 
 
@@ -53,54 +45,32 @@ class Fault:
 
 @dataclasses.dataclass
 class Duplicates:
-    """What occurs more than once.
+    """What occurs more than once."""
 
-    Attributes:
-      count: how many there are beyond the first of each.
-      total: how many there are in all.
-      groups: for the largest groups, how many are the same, what they are, and their names.
-    """
-
-    count: int
-    total: int
+    count: int  # beyond the first of each
+    total: int  # in all
+    # of the largest: how many are the same, what, and their names
     groups: list[tuple[int, str, list[str]]]
 
 
 @dataclasses.dataclass
 class Report:
-    """What was found in a source.
-
-    Attributes:
-      examples: how many examples the source has, in all shards.
-      shards: how many shards there are.
-      lost: how many examples lack a part, according to the source's index.
-      read: how many examples were looked at.
-      faults: kinds of broken examples, the most frequent first.
-      sizes: width and height of each intact image.
-      captions: how many captions each intact example has.
-      tokens: how many tokens each text that a model may see has, up to `LONGEST`.
-      length: the most tokens of a text that a model sees; 0 if there are no tokens.
-      unknown: how many tokens stand for what the tokenizer does not know.
-      labels: how many examples each class has.
-      images_twice: images with the same bytes.
-      captions_twice: the same captions, of different examples.
-      pictures: some examples.
-    """
+    """What was found in a source."""
 
     examples: int
     shards: int
-    lost: int
-    read: int
-    faults: list[Fault]
-    sizes: Int[np.ndarray, "n 2"]
-    captions: Int[np.ndarray, " n"]
-    tokens: Int[np.ndarray, " m"]
-    length: int
-    unknown: int
-    labels: Counter
-    images_twice: Duplicates
-    captions_twice: Duplicates
-    pictures: list[Picture]
+    lost: int  # examples that lack a part, according to the source's index
+    read: int  # examples that were looked at
+    faults: list[Fault]  # the most frequent first
+    sizes: Int[np.ndarray, "n 2"]  # width and height of each intact image
+    captions: Int[np.ndarray, " n"]  # of each intact example
+    tokens: Int[np.ndarray, " m"]  # of each text that a model may see, up to `LONGEST`
+    length: int  # the most tokens of a text that a model sees; 0 without tokens
+    unknown: int  # tokens that stand for what the tokenizer does not know
+    labels: Counter  # examples of each class
+    images_twice: Duplicates  # with the same bytes
+    captions_twice: Duplicates  # of different examples
+    pictures: list[Picture]  # of some examples
 
     @property
     def cut(self) -> int:
@@ -110,17 +80,11 @@ class Report:
 
 @dataclasses.dataclass
 class Texts:
-    """How the texts of examples become tokens.
+    """How the texts of examples become tokens."""
 
-    Attributes:
-      length: the most tokens of a text that the model sees.
-      tokenizer: the model's tokenizer, except that its length is `LONGEST`.
-      texts_of: makes the texts that a model may see from captions and classes.
-    """
-
-    length: int
-    tokenizer: Any
-    texts_of: Callable[[list[str], tuple[int, ...]], list[str]]
+    length: int  # the most tokens of a text that the model sees
+    tokenizer: Any  # the model's, except that its length is `LONGEST`
+    texts_of: Callable[[list[str], tuple[int, ...]], list[str]]  # makes what a model may see
 
 
 @dataclasses.dataclass

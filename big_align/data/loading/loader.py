@@ -24,15 +24,6 @@ class BatchFiller:
     Args:
       streams: the streams by name; each contributes `batch_size` rows to a batch.
       rows: the rows of the global batch that this process makes, ascending; None is all.
-
-    Attributes:
-      batch_size: rows of the global batch.
-      size: rows that this process makes.
-      row: the shape and the type of each array.
-      staying: what processes call in the parent: the tokenizers, and the counts of broken examples.
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     def __init__(self, streams: Mapping[str, RowStream], rows: Int[np.ndarray, " r"] | None = None):
@@ -51,14 +42,7 @@ class BatchFiller:
         return [each for stream in self._streams for each in stream.staying]
 
     def fill(self, batch: HostBatch, step: int, begin: int, end: int) -> None:
-        """Writes one job's rows of the batch of a step.
-
-        Args:
-          batch: arrays as `row` describes them.
-          step: the step of the batch.
-          begin: where the job begins, counted in the order of `_group_rows`.
-          end: where it ends, likewise.
-        """
+        """Writes one job's rows of the batch of a step, from `begin` to `end` by `_group_rows`."""
         here = self._work[begin:end]
         for number, stream in enumerate(self._streams):
             rows = here[self._parts[self._rows[here]] == number]

@@ -27,12 +27,7 @@ CGROUP = pathlib.Path("/sys/fs/cgroup")
 
 
 class Filling:
-    """A batch whose rows are being filled.
-
-    Args:
-      batch: the arrays that `futures` write into.
-      futures: the jobs.
-    """
+    """A batch whose rows are being filled by some jobs."""
 
     def __init__(self, batch: HostBatch, futures: list[concurrent.futures.Future]):
         self._batch = batch
@@ -54,11 +49,7 @@ class Filling:
 
 
 def count_cores() -> int:
-    """Returns how many cores this process may use: its share of what the machine allows.
-
-    Raises:
-      UserError: the variable `LOCAL_PROCESSES` holds no number of processes.
-    """
+    """Returns how many cores this process may use: its share of what the machine allows."""
     known = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
     sharing = read_number(LOCAL_PROCESSES, least=1, default=1)
@@ -82,10 +73,8 @@ def choose_workers(
 ) -> tuple[int, int]:
     """Returns the number of threads of each process, and of processes; 0 is only this one.
 
-    Args:
-      num_threads: None is one in each process, or one per core if there is only this one.
-      num_processes: None is 0 up to eight cores, and one per core above, but no more than rows.
-      rows: how many rows of a batch are made here.
+    With None there is one thread in each process, or one per core if there is only this one; and
+    one process per core above eight, but no more than rows of a batch are made here.
     """
     cores = count_cores()
     if num_processes is None:

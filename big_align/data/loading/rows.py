@@ -41,14 +41,8 @@ class RowStream:
       extra: makes extra fields; None adds nothing.
 
     Attributes:
-      examples: the stream.
       row: the shape and the type of each array of a batch, without the batch's axis.
       staying: what other processes that fill rows call in this one.
-
-    Raises:
-      UserError: the source names other classes than a class list, or holds an example without a
-        label that is in the list.
-      BrokenDataError: too many examples are broken.
     """
 
     def __init__(
@@ -80,14 +74,7 @@ class RowStream:
         rows: Int[np.ndarray, " n"],
         into: Int[np.ndarray, " n"],
     ) -> None:
-        """Writes rows of the stream's global batch of a step into rows of a batch.
-
-        Args:
-          batch: arrays as `row` describes them; others are left alone.
-          step: the step of the global batch.
-          rows: rows of the global batch.
-          into: the rows of `batch` that they go to.
-        """
+        """Writes rows of the stream's global batch of a step into the rows `into` of a batch."""
         first = 0
         while first < len(rows):
             end = first + max(1, HELD_BYTES // self._image_bytes)

@@ -32,16 +32,6 @@ class ExampleStream:
       seed: chooses the order, and all that is drawn for a position.
       window: examples that are shuffled among each other, see `Shuffle`.
       max_broken_fraction: the fraction of broken examples above which the run stops.
-
-    Attributes:
-      source: the examples.
-      batch_size: examples of the global batch.
-      num_examples: examples of an epoch.
-
-    Raises:
-      UserError: the source is empty, or holds fewer examples than a batch.
-      ValueError: a value is out of range.
-      BrokenDataError: the source left out too many broken examples.
     """
 
     def __init__(
@@ -100,22 +90,16 @@ class ExampleStream:
         draw: Callable[[Location, PositionRandom], T],
         finish: Callable[[list[int], list[T]], Sequence[examples.BrokenExample | None]],
     ) -> list[T]:
-        """Reads the examples of some rows of a global batch, or their substitutes.
+        """Reads the examples of rows of a global batch, or their first intact substitutes.
 
         Args:
           step: the step of the global batch.
           rows: rows of the global batch.
           draw: reads the example at a location, with the random numbers of the position; raises
-            BrokenExample if it is broken.
+            BrokenExample if it is broken. What it returns is returned.
           finish: decodes what `draw` returned for several rows. It receives the index of each in
             `rows`, and returns for each why it is broken, or None. It is called again for the
             substitutes of the broken ones.
-
-        Returns:
-          What `draw` returned for each row, of its example or of its first intact substitute.
-
-        Raises:
-          BrokenDataError: too many examples are broken.
         """
         positions = step * self.batch_size + rows
         candidates = list(map(self._candidates, positions.tolist(), self._locate(positions)))
@@ -134,15 +118,7 @@ class ExampleStream:
         return [made[n] for n in range(len(rows))]
 
     def list_names(self, step: int, rows: Int[np.ndarray, " n"]) -> list[str]:
-        """Names the examples of some rows of a global batch, as far as the broken ones are known.
-
-        Args:
-          step: the step of the global batch.
-          rows: rows of the global batch.
-
-        Returns:
-          The name of each row's example, or of its first substitute that is not known to be broken.
-        """
+        """Names the examples of rows of a batch, with substitutes for those known as broken."""
         positions = step * self.batch_size + rows
         names = []
         for position, location in zip(positions.tolist(), self._locate(positions), strict=True):

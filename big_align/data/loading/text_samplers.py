@@ -28,7 +28,6 @@ class TextSampler(abc.ABC):
       count: how many texts an example has.
 
     Attributes:
-      tokenizer: makes ids from texts.
       row: the shape and the type of `text` and `text_mask` in a batch.
       needs_labels: whether an example with a wrong label is a user error; otherwise it is a broken
         example.
@@ -43,12 +42,7 @@ class TextSampler(abc.ABC):
         self.row: Row = {"text": (shape, np.int32), "text_mask": (shape, bool)}
 
     def check(self, source: examples.Source) -> None:  # noqa: B027 - most have nothing to check
-        """Checks a source before examples of it are drawn.
-
-        Raises:
-          UserError: it has no captions, where they are drawn; or its labels, or the names of its
-            classes, are not those of the class list.
-        """
+        """Raises UserError if a source lacks captions that are drawn, or has other classes."""
 
     @abc.abstractmethod
     def draw(
@@ -56,24 +50,15 @@ class TextSampler(abc.ABC):
     ) -> tuple[list[str], int]:
         """Returns texts, none of them drawn twice, and the label of the example in the batch.
 
-        Args:
-          example: as the source has it.
-          name: the name of the example, for messages.
-          rng: the random numbers of its position.
-
-        Raises:
-          BrokenExample: there is no text, or there are several labels where one counts.
-          UserError: the label is not in the class list.
+        It raises BrokenExample if there is no text, or there are several labels where one counts.
         """
 
     def tokenize(
         self, texts: list[list[str]]
     ) -> tuple[Int32[np.ndarray, "..."], Bool[np.ndarray, "..."]]:
-        """Makes ids and masks from the texts that were drawn for some examples.
+        """Makes `text` and `text_mask` of n examples, [n l] with one text each, else [n k l].
 
-        Returns:
-          `text` and `text_mask`, [n l] with one text per example, else [n k l] with k; the mask of
-          an absent text is False throughout.
+        The mask of an absent text is False throughout.
         """
         gaps = [self._count - len(row) for row in texts]
         missing = [n >= len(row) for row in texts for n in range(self._count)]
@@ -96,9 +81,6 @@ class CaptionSampler(TextSampler):
       keep_label: whether the batch has the label of the source, or -1: in a mixture, labels without
         a class list could mean something else in another part. An example with several labels is
         broken either way.
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     def __init__(
@@ -147,19 +129,9 @@ class LanguageSampler(CaptionSampler):
     """Draws the language of each caption by temperature, and then one of its captions.
 
     The languages of an example are drawn with p_l ~ n_l^(1/T), normalized over those that it has:
-    with T = 1 in proportion to their captions in all the data, and with inf all alike. A language
-    that was not counted is drawn like the rarest one. Captions of a language are equally likely.
-
-    Args:
-      tokenizer: makes ids from captions, and says which of them are real.
-      counts: captions of each language, n_l (`caption_checks.count_languages`).
-      language_temperature: T of `temperature.share_by_temperature`; None is 1.
-      captions_per_image: as in `CaptionSampler`.
-      captions_used: likewise, of the captions in each language.
-      keep_label: as in `CaptionSampler`.
-
-    Raises:
-      ValueError: a value is out of range, or there are no languages.
+    with T = 1, or None, in proportion to their captions in all the data (`count_languages`), and
+    with inf all alike. A language that was not counted is drawn like the rarest one. Captions of a
+    language are equally likely; `captions_used` counts those in each.
     """
 
     def __init__(
@@ -203,12 +175,7 @@ class LanguageSampler(CaptionSampler):
 
 
 class NoTextSampler(TextSampler):
-    """Draws nothing: examples need no caption, and their label counts if they have just one.
-
-    Args:
-      tokenizer: gives `text`, int32 [b 0 l], its length.
-      keep_label: whether the batch has the label of the source, or -1.
-    """
+    """Draws nothing: examples need no caption, and their label counts if they have just one."""
 
     def __init__(self, tokenizer: Tokenizer, keep_label: bool = True):
         super().__init__(tokenizer, 0)
@@ -228,13 +195,8 @@ class TemplateSampler(TextSampler):
       tokenizer: makes ids from texts, and says which of them are real.
       classes: the classes of the labels 0 to n - 1.
       captions_per_image: different templates per visit, shaped as in `CaptionSampler`.
-      templates: texts with `{}` for the name and perhaps `{description}`; None takes those of the
-        list, else "a photo of a {}.".
+      templates: as in `choose_templates`.
       label_offset: the number that is added to the labels.
-
-    Raises:
-      ValueError: a template is wrong, or there is none, or no class has the description that it
-        asks for, or a value is out of range.
     """
 
     needs_labels = True

@@ -38,10 +38,6 @@ class ShardFolder:
       path: the folder.
       fields: what its index must have.
       ending: the ending of the files with arrays.
-
-    Raises:
-      UserError: it is not such a folder, or a file is missing, cut short or of another shape than
-        the index says.
     """
 
     def __init__(self, path: str | os.PathLike, fields: Sequence[str], ending: str):
@@ -111,13 +107,9 @@ class ShardFolder:
 
 
 class EmbeddingFolder(ShardFolder):
-    """The embeddings that big_align.tools.embed wrote, as if they were one array.
+    """The embeddings that big_align.tools.embed wrote, as if they were one array [count dim].
 
-    Attributes:
-      shards: in their order.
-      count: rows.
-      dim: columns.
-      absent: rows of zeros, for examples that could not be read.
+    `absent` counts rows of zeros, for examples that could not be read.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -167,14 +159,9 @@ class EmbeddingFolder(ShardFolder):
 
 
 class CaptionFolder(ShardFolder):
-    """The features of all captions of every example; `array(shard)` is [n k f].
+    """The features of all captions of every example; `array(shard)` is [n captions dim].
 
     Caption i of an example is at place i; places beyond its captions are zero.
-
-    Attributes:
-      shards: in their order.
-      captions: places for the captions of an example.
-      dim: columns.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -186,11 +173,8 @@ class CaptionFolder(ShardFolder):
 class ClusterFolder(ShardFolder):
     """The clusters that big_align.tools.cluster wrote; `array(shard)` is int32 [n p], -1 for none.
 
-    Attributes:
-      shards: in their order.
-      k: the number of clusters.
-      labels_per_image: columns of the arrays, nearest first.
-      centers: float32 [k d] of unit length, memory-mapped.
+    The nearest of the p = `labels_per_image` come first; `centers`, float32 [k d] of unit length,
+    are memory-mapped.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -201,11 +185,7 @@ class ClusterFolder(ShardFolder):
 
 
 def read_centers(folder: pathlib.Path, k: int, dim: int) -> Float[np.ndarray, "k d"]:
-    """Opens the centers of a folder of clusters.
-
-    Raises:
-      UserError: they are missing, cut short, or differ from the index in number or width.
-    """
+    """Opens the centers of a folder of clusters."""
     path = folder / CENTERS
     centers = map_array(path)
     if centers.shape != (k, dim) or centers.dtype != np.float32:

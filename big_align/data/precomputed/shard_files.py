@@ -32,26 +32,16 @@ EMBEDDINGS, CAPTIONS, CLUSTERS = ".npy", ".captions.npy", ".clusters.npy"
 
 
 class Shard(NamedTuple):
-    """A shard of a source and its files.
+    """A shard of a source and its files."""
 
-    Attributes:
-      name: the source's name for it; the second of one name is "NAME (2)".
-      file: what its files are called, without the endings.
-      count: its examples.
-    """
-
-    name: str
-    file: str
-    count: int
+    name: str  # the source's name for it; the second of one name is "NAME (2)"
+    file: str  # what its files are called, without the endings
+    count: int  # its examples
 
 
 @runtime_checkable
 class Sharded(Protocol):
-    """Anything with shards: a `Source`, or texts.
-
-    Attributes:
-      shard_sizes: int64 [shards], how much each holds.
-    """
+    """Anything with shards, a `Source` or texts; `shard_sizes`, int64, says how much each holds."""
 
     shard_sizes: np.ndarray
 
@@ -77,16 +67,13 @@ def claim_folder(
     write: bool,
     free: Sequence[str] = (),
 ) -> None:
-    """Writes the index of a folder, or checks that the one there says the same.
+    """Writes the index of a folder, or raises UserError if the one there does not say the same.
 
     Args:
       folder: the folder, which is made if needed.
       index: what the folder will hold.
       write: False only checks: another process writes.
       free: entries of `made_by` that may differ.
-
-    Raises:
-      UserError: the folder holds something else; the message says what differs.
     """
     path = folder / INDEX
     index = json.loads(json.dumps({"format": FORMAT} | index))  # as it will be read
@@ -143,15 +130,7 @@ def list_differences(
 
 
 def read_index(folder: pathlib.Path, fields: Sequence[str]) -> dict[str, Any]:
-    """Reads the index of a folder.
-
-    Args:
-      folder: the folder.
-      fields: what it must have; those that are sizes must be positive integers.
-
-    Raises:
-      UserError: there is none, or it is not as it was written.
-    """
+    """Reads the index of a folder, which must have some fields; sizes must be positive integers."""
     path = folder / INDEX
     if not path.is_file():
         raise UserError(f"{folder} has no {INDEX}: big_align.tools.embed and cluster write one")
@@ -166,16 +145,7 @@ def read_index(folder: pathlib.Path, fields: Sequence[str]) -> dict[str, Any]:
 
 
 def read_description(path: pathlib.Path, version: int, fields: Sequence[str]) -> dict[str, Any]:
-    """Reads the JSON object in which a folder says what it holds.
-
-    Args:
-      path: the file.
-      version: the `format` that is read.
-      fields: what it must have besides.
-
-    Raises:
-      UserError: it is not such an object.
-    """
+    """Reads the JSON object in which a folder says what it holds, with `format` and some fields."""
     found = read_json(str(path))
     there = found.get("format") if isinstance(found, dict) else None
     if there != version:
@@ -188,11 +158,7 @@ def read_description(path: pathlib.Path, version: int, fields: Sequence[str]) ->
 
 
 def read_shards(folder: pathlib.Path, entries: Any) -> list[Shard]:
-    """Returns the shards that an index lists.
-
-    Raises:
-      UserError: an entry is not a shard.
-    """
+    """Returns the shards that an index lists; raises UserError if an entry is none."""
     shards = []
     for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
         values = [entry.get(field) for field in Shard._fields] if isinstance(entry, dict) else []
@@ -225,17 +191,11 @@ def has_shard(folder: pathlib.Path, shard: Shard, ending: str) -> bool:
 
 
 class Work(NamedTuple):
-    """The part of a folder that one process writes.
+    """The part of a folder that one process writes."""
 
-    Attributes:
-      todo: numbers of its shards that are not there yet.
-      count: examples in these.
-      total: examples in all of its shards.
-    """
-
-    todo: list[int]
-    count: int
-    total: int
+    todo: list[int]  # numbers of its shards that are not there yet
+    count: int  # examples in these
+    total: int  # examples in all of its shards
 
 
 def find_work(
@@ -257,11 +217,7 @@ def write_shard(
 
 
 def join_keys(keys: Iterable[str]) -> bytes:
-    """Returns the content of a file of keys.
-
-    Raises:
-      UserError: a key contains a line break.
-    """
+    """Returns the content of a file of keys; raises UserError if a key contains a line break."""
     keys = list(keys)
     if broken := [key for key in keys if "\n" in key]:
         raise UserError(f"the key {broken[0]!r} holds an end of line: rename the example")

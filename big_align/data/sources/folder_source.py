@@ -116,12 +116,7 @@ class ImageFiles(ListedSource):
 
 
 def tell_unread(path: listing.Paths, names: Iterable[str]) -> None:
-    """Warns of images whose endings are not read.
-
-    Args:
-      path: where they are, for the message.
-      names: files, of which others than images are ignored.
-    """
+    """Warns of images at a path whose endings are not read."""
     found = [ending for ending in map(_extension, names) if ending in examples.UNREAD_EXTENSIONS]
     if found:
         endings = ", ".join(f".{ending}" for ending in sorted(set(found)))

@@ -11,11 +11,7 @@ from big_align.data import examples, files
 
 
 class PackedTexts(Sequence[str]):
-    """An immutable list of texts.
-
-    Args:
-      texts: they may contain halves of surrogate pairs.
-    """
+    """An immutable list of texts, which may contain halves of surrogate pairs."""
 
     def __init__(self, texts: Iterable[str]):
         encoded = [text.encode("utf-8", "surrogatepass") for text in texts]

@@ -160,16 +160,7 @@ class ParquetSource:
         return captions, labels
 
     def read_columns(self, shard: int, index: int, names: tuple[str, ...]) -> list[Any]:
-        """Returns the values of other columns of an example, None for one that its file lacks.
-
-        Args:
-          shard: a row group.
-          index: the index of the example in it.
-          names: columns, or fields of structs such as `captions.en`.
-
-        Raises:
-          BrokenExample: they cannot be read.
-        """
+        """Returns the values of other columns of an example, None for one that its file lacks."""
         place = self._places[shard]
         there = tuple(name for name in names if self._groups.has_column(place, name))
         found = dict(zip(there, self._read(shard, index, there), strict=True))

@@ -126,13 +126,7 @@ def read_csv(
 ) -> tuple[str, Iterator[tuple[int, list[str]]]]:
     """Opens a table; returns its delimiter and its rows, the first of which names the columns.
 
-    Args:
-      bad: names the table, and takes its bad lines.
-      delimiter: what separates the columns; None finds it.
-      wanted: columns that are known by name.
-
-    Raises:
-      UserError: it cannot be read, or is empty.
+    If the delimiter is None, it is found, by columns that are wanted and so known by name.
     """
     separator, lines = take_separator(read_text_lines(bad))
     first = next(lines, (1, ""))
@@ -165,11 +159,7 @@ def is_table(line: str) -> bool:
 
 
 def _check_header(header: list[str], image: str | None, where: str) -> None:
-    """Refuses a first line that names no columns, or names them all as one.
-
-    Raises:
-      UserError: it is a row of the table, or has another delimiter.
-    """
+    """Refuses a first line that names no columns, or names them all as one."""
     listed = columns.list_names(header)
     if image not in header and any(map(IMAGE_FILE.search, header)):
         raise UserError(

@@ -21,21 +21,13 @@ INDEX_THREADS = 16  # scans wait for storage, not for the processor
 
 @dataclasses.dataclass
 class ShardIndex:
-    """The places of the examples of one shard.
+    """The places of the examples of one shard."""
 
-    Attributes:
-      table: unsigned [examples, columns], offsets and sizes as the format counts them.
-      keys: bytes [examples], the names of the examples, or empty.
-      broken: how many examples lack a part.
-      fault: why the scan stopped before the proper end, or empty.
-      reason: why the first of the broken examples is broken, or empty.
-    """
-
-    table: np.ndarray
-    keys: np.ndarray
-    broken: int = 0
-    fault: str = ""
-    reason: str = ""
+    table: np.ndarray  # unsigned [examples, columns], offsets and sizes as the format counts
+    keys: np.ndarray  # bytes [examples], the names of the examples, or empty
+    broken: int = 0  # examples that lack a part
+    fault: str = ""  # why the scan stopped before the proper end
+    reason: str = ""  # why the first of the broken examples is broken
 
 
 def index_shards(
@@ -51,9 +43,6 @@ def index_shards(
       scan: takes an open file and its size in bytes.
       settings: whatever else decides what a scan finds.
       index_dir: a local folder that keeps indexes; None keeps nothing.
-
-    Returns:
-      One index per shard.
     """
     started = logged = time.monotonic()
     indexes = []
@@ -127,9 +116,6 @@ def count_broken(indexes: list[ShardIndex]) -> np.ndarray:
 
     What a truncated shard has lost cannot be seen, so its full size is taken to be the median of
     the whole shards.
-
-    Returns:
-      int64 [shards].
     """
     whole = [len(index.table) for index in indexes if not index.fault]
     usual = int(np.median(whole)) if whole else 0

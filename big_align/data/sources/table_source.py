@@ -21,21 +21,13 @@ IMAGE_FOLDERS = "images", "Images"
 
 
 class Row(NamedTuple):
-    """What a row of the table says.
+    """What a row of the table says."""
 
-    Attributes:
-      line: its number in the file; 0 if it has none.
-      image: the file, as the table has it.
-      labels: integers or names.
-      captions: texts.
-      fault: why it has no captions, if it should have some.
-    """
-
-    line: int
-    image: str
-    labels: list[str]
+    line: int  # its number in the file; 0 if it has none
+    image: str  # the file, as the table has it
+    labels: list[str]  # integers or names
     captions: list[str]
-    fault: str = ""
+    fault: str = ""  # why it has no captions, if it should have some
 
 
 class TableSource(ListedSource):
@@ -132,10 +124,9 @@ def join(folder: str, image: str) -> str:
 
 
 def _check_first(bad: BadLines, row: Row, folder: str, has_captions: bool) -> str:
-    """Returns the folder of the images.
+    """Returns the folder of the images; raises UserError if the first is a URL or is not there.
 
-    Raises:
-      UserError: the first is a URL, or is not there; what is in the file does not matter here.
+    What is in the file does not matter here.
     """
     where = f"{bad.path}, {bad.unit} {row.line}" if row.line else bad.path
     columns.check_address(row.image, "COLUMN" if has_captions else None, bad.path, where)

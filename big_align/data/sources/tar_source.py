@@ -109,16 +109,7 @@ class TarSource:
         return self._parse(shard, self._members(shard, places))
 
     def read_columns(self, shard: int, index: int, names: tuple[str, ...]) -> list[Any]:
-        """Returns other members of an example, or fields of them.
-
-        Args:
-          shard: the shard.
-          index: the index of the example in it.
-          names: some of `columns`.
-
-        Returns:
-          A value for each name; None if the example has none, or none that can be read.
-        """
+        """Returns some of `columns` of an example; None for what it lacks or cannot be read."""
         row, read, found = self._indexes[shard].table[index], {}, []
         for member, fields in map(self._columns.__getitem__, names):
             slot = self._slots[member]

@@ -132,11 +132,9 @@ class TagExtractor:
 
 
 class Tagger:
-    """Makes the fields `tags` and, if it is wanted, `true_tags` of an example.
+    """Makes the fields `tags` and, for `truth`, `true_tags` of an example.
 
-    Args:
-      extract: finds the tags.
-      truth: also gives the tags of all captions of an example, in `TRUTH_WIDTH` times the places.
+    These are the tags of all its captions, in `TRUTH_WIDTH` times the places.
     """
 
     def __init__(self, extract: TagExtractor, truth: bool = False):
@@ -146,12 +144,7 @@ class Tagger:
     def __call__(
         self, texts: Sequence[str], captions: Sequence[str]
     ) -> dict[str, Int32[np.ndarray, " t"]]:
-        """Returns the fields of an example.
-
-        Args:
-          texts: the texts that were drawn for it.
-          captions: all its captions.
-        """
+        """Returns the fields of an example, from the texts that were drawn and all its captions."""
         tags = self._extract(texts)
         if not self._truth:
             return {"tags": tags}

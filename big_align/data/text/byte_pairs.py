@@ -58,12 +58,9 @@ def _join_pair(pieces: list[str], pair: tuple[str, str]) -> list[str]:
 
 @functools.cache
 def character_class(*categories: str) -> str:
-    """Writes some of Unicode's categories as the inside of a character class.
+    """Writes categories of Unicode, by how their names begin, as the inside of a character class.
 
-    The standard library's patterns have no classes for Unicode's letters and numbers.
-
-    Args:
-      categories: beginnings of their names, such as "L" for every kind of letter.
+    The standard library's patterns have no classes for Unicode's letters ("L") and numbers.
     """
     ranges: list[list[str]] = []
     for character in map(chr, range(sys.maxunicode + 1)):
@@ -85,9 +82,6 @@ class BytePairTokenizer(abc.ABC):
       length: ids per text; a longer one keeps its first pieces and the end.
       frame: the ids of the start, of the end and of padding.
       mark: the ending of the last piece of a word.
-
-    Raises:
-      ValueError: the length is below 3.
     """
 
     def __init__(

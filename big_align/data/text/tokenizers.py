@@ -149,11 +149,7 @@ class ClassNameTokenizer:
         return [self._phrases[id] for id in ids]
 
     def __call__(self, texts: Sequence[str]) -> Ids:
-        """Returns labels, all of which are real.
-
-        Raises:
-          UserError: a text is not a class, or is a name that several classes have.
-        """
+        """Returns labels, all real; UserError if a text is not a class, or is a name of several."""
         for text in texts:
             if compose(text) not in self._ids:
                 raise UserError(
@@ -179,11 +175,7 @@ class NoTokenizer:
         self.length = length
 
     def __call__(self, texts: Sequence[str]) -> Ids:
-        """Returns arrays without rows.
-
-        Raises:
-          UserError: there is a text.
-        """
+        """Returns arrays without rows; raises UserError if there is a text."""
         if len(texts):
             raise UserError(
                 f"config.tokenizer.name = 'none' makes no ids of texts as {texts[0]!r}: set "
@@ -263,16 +255,5 @@ def _make_tensorflow_tokenizer(pieces: list[str], lowercase: bool) -> Any:
 
 
 def list_wordpieces(vocabulary: str) -> list[str]:
-    """Reads a WordPiece vocabulary.
-
-    Args:
-      vocabulary: a file with one piece per line, or a `tokenizer.json` of transformers; it may be
-        in a bucket, or in a package (`package_files.locate`).
-
-    Returns:
-      Pieces in the order of their ids.
-
-    Raises:
-      ValueError: `read_ids` refuses it.
-    """
+    """Reads a WordPiece vocabulary, the pieces in the order of their ids (`read_ids`)."""
     return list(read_ids(vocabulary, SPECIAL_TOKENS[:4], PUBLISHED))

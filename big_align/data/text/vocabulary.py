@@ -33,17 +33,11 @@ MEASURED = 4096  # words tokenized by one call
 
 @dataclasses.dataclass(frozen=True)
 class Learned:
-    """A vocabulary that was learned.
+    """A vocabulary that was learned."""
 
-    Attributes:
-      pieces: the special tokens, single characters, then longer pieces.
-      characters: which single characters there are, and which are missing.
-      long_words: how many words, each counted as often as it occurs, have more than `LONGEST_WORD`
-        bytes: these stay unknown.
-    """
-
-    pieces: list[str]
-    characters: Characters
+    pieces: list[str]  # the special tokens, single characters, then longer pieces
+    characters: Characters  # which single characters there are, and which are missing
+    # words of more than `LONGEST_WORD` bytes, which stay unknown, as often as they occur
     long_words: int
 
 
@@ -58,21 +52,14 @@ def check_settings(size: int, coverage: float) -> None:
 def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COVERAGE) -> Learned:
     """Learns the pieces that cover words best (Schuster & Nakajima 2012, tensorflow-text).
 
-    Every character that is kept is a piece, at the beginning of a word and inside it; so words
-    of these characters are never unknown. Punctuation and Chinese characters are words of their
-    own, so they take one piece each.
+    Every character that is kept is a piece, at the beginning of a word and inside it; so words of
+    these characters are never unknown. Punctuation and Chinese characters are words of their own,
+    so they take one piece each.
 
     Args:
       counts: how often each word occurs.
-      size: the largest number of pieces, including special tokens.
+      size: the largest number of pieces, including special tokens; few words give fewer.
       coverage: the share of all characters that can be spelled (`choose_characters`).
-
-    Returns:
-      The vocabulary; a text with few words gives fewer pieces than `size`.
-
-    Raises:
-      UserError: there are no words, a value is out of range, or the size does not hold the special
-        tokens and the characters.
     """
     check_settings(size, coverage)
     special = list(tokenizers.SPECIAL_TOKENS)
@@ -153,29 +140,17 @@ def _bound_threshold(words: Sequence[tuple[str, int]], count: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Spelling:
-    """How a vocabulary spells the texts of a language.
-
-    Attributes:
-      texts: how many there are.
-      length: pieces of a text on average, without the special ones.
-      unknown: the share of [UNK] among the pieces.
-    """
+    """How a vocabulary spells the texts of a language."""
 
     texts: int
-    length: float
-    unknown: float
+    length: float  # pieces of a text on average, without the special ones
+    unknown: float  # the share of [UNK] among the pieces
 
 
 def measure_spelling(
     vocabulary: str, counts: Mapping[str, TextCounts], lowercase: bool = True
 ) -> dict[str, Spelling]:
-    """Measures how a vocabulary spells the texts that were counted, language by language.
-
-    Args:
-      vocabulary: the file.
-      counts: the counts of each language, from `count_texts`.
-      lowercase: as in `count_texts`.
-    """
+    """Measures how a vocabulary in a file spells the texts that `count_texts` counted."""
     tokenizer = tokenizers.WordPieceTokenizer(vocabulary, LONGEST_WORD + 2, lowercase)
     found = {}
     for language, counted in counts.items():
@@ -198,11 +173,7 @@ def write_vocabulary(pieces: list[str], path: str) -> None:
 
 
 def read_lines(paths: str) -> Iterator[str]:
-    """Yields the lines of text files (globs, braces, comma lists) that are not empty.
-
-    Raises:
-      ValueError: nothing is found.
-    """
+    """Yields the lines of text files (globs, braces, comma lists) that are not empty."""
     for path in listing.expand_paths(paths):
         yield from read_file(path)
 

@@ -76,13 +76,6 @@ class DatasetLoader:
       batch_size: rows of the global batch.
       where: the place in the config that names the data set, for messages.
       limits: what the model can take of each field.
-
-    Attributes:
-      batch_size: rows of the global batch.
-      saved: what a checkpoint holds of it, by name.
-
-    Raises:
-      UserError: the data set cannot be made, or its batches cannot be trained on.
     """
 
     saved: Mapping[str, Any] = types.MappingProxyType({})
@@ -132,11 +125,7 @@ class DatasetLoader:
         return batches.peek()
 
     def iterate(self, start_step: int) -> Iterator[HostBatch]:
-        """Yields the batches from a step on.
-
-        Raises:
-          UserError: the data set ends, has an error, or makes a batch of another size.
-        """
+        """Yields the batches from a step on."""
         return self._begin(start_step)
 
     def list_examples(self, step: int) -> list[str]:
@@ -183,11 +172,7 @@ class DatasetLoader:
 class SavedDatasetLoader(DatasetLoader):
     """The batches of this process, from a data set whose iterator is saved with the state.
 
-    Args:
-      given: as in `DatasetLoader`; `make` is always called with step 0.
-
-    Raises:
-      UserError: as in `DatasetLoader`, or TensorFlow cannot save the iterator.
+    The arguments are those of `DatasetLoader`; `make` is always called with step 0.
     """
 
     def __init__(self, *given: Any):
@@ -234,11 +219,7 @@ class SavedDatasetLoader(DatasetLoader):
 
 
 class _Batches(Iterator[HostBatch]):
-    """An iterator over a data set that can be peeked at, saved and restored.
-
-    Attributes:
-      count: batches that were taken.
-    """
+    """An iterator over a data set that can be peeked at, saved and restored."""
 
     def __init__(self, dataset: Any, rows: int, limits: Limits, where: str):
         self._iterator = dataset.as_numpy_iterator()

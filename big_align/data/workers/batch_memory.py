@@ -26,15 +26,11 @@ Row = dict[str, tuple[tuple[int, ...], Any]]
 
 @dataclasses.dataclass(frozen=True)
 class BatchLayout:
-    """Where the arrays of a batch lie in its block.
+    """Where the arrays of a batch lie in its block."""
 
-    Attributes:
-      fields: the offset in bytes, the shape and the type of each array.
-      size: bytes of a block, in whole pages.
-    """
-
+    # the offset in bytes, the shape and the type
     fields: dict[str, tuple[int, tuple[int, ...], Any]]
-    size: int
+    size: int  # bytes of a block, in whole pages
 
     @classmethod
     def of(cls, row: Row, rows: int) -> "BatchLayout":
@@ -62,10 +58,6 @@ class BatchMemory:
       layout: the layout of every batch.
       keep: free blocks that are kept; the memory of others goes back to the system.
       shared: whether the blocks lie in a file in memory that other processes can map.
-
-    Attributes:
-      layout: the layout of every batch.
-      count: blocks so far; they are numbered.
     """
 
     def __init__(self, layout: BatchLayout, keep: int, shared: bool):
@@ -140,12 +132,7 @@ class _Lease:
 
 
 class MappedBatches:
-    """The shared blocks of another process.
-
-    Args:
-      descriptor: the descriptor of the file.
-      layout: the layout of every batch.
-    """
+    """The shared blocks of another process, in the file of a descriptor."""
 
     def __init__(self, descriptor: int, layout: BatchLayout):
         self._descriptor, self._layout = descriptor, layout

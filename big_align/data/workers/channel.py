@@ -22,11 +22,7 @@ class ChannelClosed(Exception):
 
 
 class Channel:
-    """A connection that carries objects.
-
-    Args:
-      descriptor: one end of a pair of sockets; it is closed with the channel.
-    """
+    """A connection that carries objects: one end of a pair of sockets, which is closed with it."""
 
     def __init__(self, descriptor: int):
         self._connection = Connection(descriptor)
@@ -57,16 +53,9 @@ class Channel:
 
 
 def order(channel: Channel, job: tuple[Any, ...], staying: Sequence[Any]) -> None:
-    """Makes the process do a job, and answers its calls meanwhile.
+    """Makes the process do a job, and answers its calls to the numbered objects that stayed.
 
-    Args:
-      channel: to the process.
-      job: what `serve` hands to its function.
-      staying: the objects that it may call, by number.
-
-    Raises:
-      Exception: what the job raised.
-      ChannelClosed: the process has ended.
+    It raises what the job raised, or ChannelClosed if the process has ended.
     """
     channel.send(*job)
     while True:
@@ -108,9 +97,7 @@ _CURRENT = threading.local()
 class Remote:
     """In a process: represents an object that stayed with the parent, and calls it there.
 
-    Args:
-      number: the number of the object.
-      attributes: the attributes that are known here.
+    Its number is that in the parent's list; some attributes are known here.
     """
 
     def __init__(self, number: int, attributes: dict[str, Any]):

@@ -41,9 +41,6 @@ class RowProcesses:
       count: how many processes.
       threads: jobs that each does at a time.
       staying: objects within `filler` that stay here and are called here.
-
-    Raises:
-      UserError: `filler` cannot be pickled.
     """
 
     def __init__(
@@ -76,17 +73,9 @@ class RowProcesses:
         return [process.child.pid for process in self._processes]
 
     def fill(self, number: int, *arguments: Any) -> None:
-        """Calls `fill` in a process; waits for one that is idle.
+        """Calls `fill` of a batch, by the number of its block, in a process; waits for an idle one.
 
-        A process that has ended is started again, and the rows are made again.
-
-        Args:
-          number: the number of the batch's block.
-          *arguments: the arguments of `fill` after the batch.
-
-        Raises:
-          Exception: what `fill` raised.
-          RuntimeError: processes end over these rows, again and again.
+        A process that has ended is started again, and the rows are made again, a few times.
         """
         process, thread = self._idle.get()
         try:

@@ -14,11 +14,8 @@ from big_align.data.workers.parcel import unpack
 def run(memory: int, parcel: int, life: int, channels: list[int]) -> None:
     """Serves the parent until it closes its end of `life`, or dies.
 
-    Args:
-      memory: descriptor of the shared batches.
-      parcel: descriptor of what fills them.
-      life: descriptor of a pipe that nobody writes to.
-      channels: descriptors of the sockets that bring jobs, one a thread.
+    Descriptors are those of the shared batches, of what fills them, of a pipe that nobody writes
+    to, and of the sockets that bring jobs, one a thread.
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when to end
         signal.signal(number, signal.SIG_IGN)

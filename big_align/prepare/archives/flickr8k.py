@@ -31,32 +31,21 @@ QUALITY = 95  # of JPEG, if photographs are resized
 
 
 class Flickr8k(NamedTuple):
-    """The content of the archive.
+    """The content of the archive."""
 
-    Attributes:
-      folder: the folder of the photographs.
-      captions: the captions of each photograph, by its file name, in the order of the archive.
-      splits: the file names of each split, sorted.
-      left_out: how many captions are of photographs that the archive lacks by mistake.
-    """
-
-    folder: str
+    folder: str  # of the photographs
+    # of each photograph, by its file name, in the order of the archive
     captions: dict[str, list[str]]
-    splits: dict[str, list[str]]
-    left_out: int
+    splits: dict[str, list[str]]  # the file names of each split, sorted
+    left_out: int  # captions of photographs that the archive lacks by mistake
 
 
 def read_archive(folder: str) -> Flickr8k:
-    """Reads captions and splits.
+    """Reads captions and splits; raises UserError if a file or a photograph is missing or wrong.
 
-    Args:
-      folder: holds the photographs in a folder with a name in `IMAGES`, the captions in
-        `Flickr8k.token.txt` or, as from Kaggle, `captions.txt`, and the lists of the splits, in it
-        or in folders in it.
-
-    Raises:
-      UserError: a file is missing or not as it should be, a caption belongs to no photograph, or a
-        photograph of a split is missing, is in two splits or has no caption.
+    The folder holds the photographs in a folder with a name in `IMAGES`, the captions in
+    `Flickr8k.token.txt` or, as from Kaggle, `captions.txt`, and the lists of the splits, in it or
+    in folders in it.
     """
     images = _find(folder, IMAGES, "the folder of photographs (Flickr8k_Dataset.zip)")
     source = _find(folder, (TOKENS, TABLE), "the captions (Flickr8k_text.zip)")
@@ -137,19 +126,9 @@ def _split_tokens(bad: BadLines) -> Iterator[tuple[int, str, str]]:
 def write_shards(
     archive: Flickr8k, output: str, side: int | None, shard_size: int
 ) -> dict[str, list[str]]:
-    """Writes the shards of all splits: `train-00000.tar`, `dev-00000.tar`, `test-00000.tar`.
+    """Writes the shards of all splits, `train-00000.tar` and so on; returns their paths by split.
 
-    Args:
-      archive: its content.
-      output: the folder.
-      side: pixels of width and height, to which photographs are resized; None keeps the files.
-      shard_size: the most examples of a shard.
-
-    Returns:
-      The paths of the shards of each split.
-
-    Raises:
-      UserError: a photograph cannot be decoded, or the folder has other shards.
+    Photographs are resized to `side` pixels of width and height; with None the files are kept.
     """
     paths = {}
     for split, names in archive.splits.items():
