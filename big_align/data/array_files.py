@@ -12,10 +12,7 @@ import numpy as np
 TIMES_OF_A_FILE, ROOM = 64, 2**28
 """Arrays may unpack to this many times their file plus this many bytes; photographs do not shrink
 to a tenth."""
-HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def read_arrays(file: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -66,9 +63,3 @@ def _read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
         if letters.max(initial=0) > sys.maxunicode:
             raise ValueError(f"its texts have the character {letters.max():#x}, which is none")
     return array
-
-
-def list_arrays(file: Any) -> list[str]:
-    """Lists the names of the arrays in an .npz file; raises like `read_arrays`."""
-    with zipfile.ZipFile(file) as archive:
-        return [name.removesuffix(".npy") for name in archive.namelist()]

@@ -43,8 +43,7 @@ def choose(
     if given is not None:
         if given and given not in names:
             raise FieldError(
-                f"{where} has no column {given!r}; it has {list_names(names)}",
-                **{field: "COLUMN"},
+                f"{where} has no column {given!r}; it has {list_names(names)}", **{field: "COLUMN"}
             )
         return given or None
     for group in groups:
@@ -124,5 +123,4 @@ def list_names(names: Collection[str]) -> str:
 
 def describe(**columns: str | None) -> str:
     """Describes in a phrase which columns are read."""
-    found = [f"{field}={name!r}" for field, name in columns.items() if name]
-    return ", ".join(found)
+    return ", ".join(f"{field}={name!r}" for field, name in columns.items() if name)

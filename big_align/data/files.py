@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from big_align.core.errors import MissingFile, UserError
 from big_align.core.regular_files import MEMBER_MAX, open_given, open_regular
 from big_align.data import tensorflow_on_cpu
-from big_align.data.remote.fsspec_files import OpenedFile, open_filesystem
+from big_align.data.remote.fsspec_files import FsspecFiles, OpenedFile, open_filesystem
 
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -39,26 +39,6 @@ class ReadableFile(Protocol):
         """Moves to a position."""
 
 
-@runtime_checkable
-class Files(Protocol):
-    """What a source needs from a file system; every method is safe to call from threads."""
-
-    def glob(self, path: str) -> list[str]:
-        """Returns the files that match a pattern."""
-
-    def stamp(self, path: str) -> tuple[int, str]:
-        """Returns the size in bytes and a text that changes when the file does."""
-
-    def open(self, path: str) -> Any:
-        """Opens a file for reading and seeking."""
-
-    def read(self, path: str, start: int, size: int) -> bytes:
-        """Reads `size` bytes from `start`, or fewer at the end of the file."""
-
-    def read_all(self, path: str) -> bytes:
-        """Reads a file; a local one must be no larger than `MEMBER_MAX`."""
-
-
 class _Descriptor:
     """An open file that closes itself when the last thread that reads it is done."""
 
@@ -71,7 +51,10 @@ class _Descriptor:
 
 
 class LocalFiles:
-    """Files of the operating system, read by offset without a shared position."""
+    """Files of the operating system, read by offset without a shared position.
+
+    Other file systems have the same methods, which are safe to call from threads.
+    """
 
     def __init__(self):
         self._descriptor = functools.lru_cache(maxsize=OPEN_FILES)(_Descriptor)
@@ -80,6 +63,7 @@ class LocalFiles:
         return glob.glob(path)
 
     def stamp(self, path: str) -> tuple[int, str]:
+        """Returns the size in bytes and a text that changes when the file does."""
         status = os.stat(path)
         return status.st_size, str(status.st_mtime_ns)
 
@@ -88,6 +72,7 @@ class LocalFiles:
         return os.fdopen(open_regular(path), "rb", buffering=0)
 
     def read(self, path: str, start: int, size: int) -> bytes:
+        """Reads `size` bytes from `start`, or fewer at the end of the file."""
         descriptor = self._descriptor(path)  # held while it is read: another thread may evict it
         data = os.pread(descriptor.number, size, start)
         while 0 < len(data) < size:  # one call reads at most 2 GiB, and network disks less
@@ -143,6 +128,9 @@ class TensorFlowFiles:
             raise FileNotFoundError(path) from error
         except errors.OpError as error:
             raise OSError(f"{path}: {error.message}") from error
+
+
+Files = LocalFiles | FsspecFiles | TensorFlowFiles
 
 
 def files_of(path: str) -> Files:

@@ -117,9 +117,7 @@ class _Taken:
         self._back.extendleft(reversed(self.taken[1:]))
 
 
-def take_separator(
-    lines: Iterator[tuple[int, str]],
-) -> tuple[str, Iterator[tuple[int, str]]]:
+def take_separator(lines: Iterator[tuple[int, str]]) -> tuple[str, Iterator[tuple[int, str]]]:
     """Returns what Excel's first line, `sep=;`, says that separates the columns, and the others.
 
     It is "" if there is no such line. The others begin with the first that is not empty.

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from big_align.core.errors import UserError
 from big_align.data import examples
@@ -24,11 +24,11 @@ class TextMembers:
         language: str | None = None,
     ):
         read = check_languages(caption, language) or ([("", caption)] if caption else [])
-        self._captions = [_Field(tag, *examples.split_member(name)) for tag, name in read]
+        self._captions = [(tag, *examples.split_member(name)) for tag, name in read]
         self._label = examples.split_member(label) if label else None
         self._language = examples.split_member(language) if language else None
         self._caption_lines = caption_lines
-        members = [field.member for field in self._captions]
+        members = [member for _, member, _ in self._captions]
         members += [place[0] for place in (self._label, self._language) if place]
         self.names = list(dict.fromkeys(members))
 
@@ -45,27 +45,15 @@ class TextMembers:
     def _read_captions(self, data: dict[str, bytes]) -> list[tuple[Any, Any]]:
         """Returns the values of the fields of captions, each with its language."""
         if len(self._captions) == 1:
-            (field,) = self._captions
-            value = examples.read_field(data[field.member], field.member, field.fields)
-            return [(field.language or self._read_language(data), value)]
-        members = {field.member for field in self._captions}
+            ((tag, *place),) = self._captions
+            value = examples.read_field(data[place[0]], *place)
+            if self._language:
+                member, fields = self._language
+                tag = find(examples.read_member(data[member], member), member, fields)
+            return [(tag, value)]
+        members = {member for _, member, _ in self._captions}
         values = {member: examples.read_member(data[member], member) for member in members}
         return [(tag, find(values[member], member, x)) for tag, member, x in self._captions]
-
-    def _read_language(self, data: dict[str, bytes]) -> Any:
-        """Returns the language that the example names, or "" if it names none."""
-        if not self._language:
-            return ""
-        member, fields = self._language
-        return find(examples.read_member(data[member], member), member, fields)
-
-
-class _Field(NamedTuple):
-    """Where the captions of a language are."""
-
-    language: str
-    member: str
-    fields: tuple[str, ...]
 
 
 def check_languages(caption: str | None, language: str | None) -> list[tuple[str, str]]:

@@ -74,10 +74,7 @@ class Inputs:
 
 
 def find_inputs(
-    path: str,
-    kind: str | None = None,
-    arguments: tuple[str, ...] = (),
-    keep: tuple[str, ...] = (),
+    path: str, kind: str | None = None, arguments: tuple[str, ...] = (), keep: tuple[str, ...] = ()
 ) -> Inputs:
     """Lists the files of raw pairs; UserError if nothing is there, or not what the path shows.
 
@@ -168,12 +165,6 @@ def _open_source(kind: str, path: str, arguments: tuple[str, ...]) -> Source:
 def list_stretches(file: int, count: int, chunk: int = CHUNK) -> list[Stretch]:
     """Cuts a file of `count` examples into stretches."""
     return [Stretch(file, at, min(at + chunk, count)) for at in range(0, count, chunk)]
-
-
-def sample_files(inputs: Inputs, seed: int) -> list[int]:
-    """Returns the numbers of the files that a dry run reads, sorted."""
-    numbers = sorted(range(len(inputs.paths)), key=lambda n: draw_order(seed, inputs.stems[n]))
-    return sorted(numbers[:SAMPLED_FILES])
 
 
 def sample_stretches(file: int, count: int, wanted: int, seed: int) -> list[Stretch]:

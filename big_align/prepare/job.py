@@ -13,10 +13,10 @@ from big_align.data.examples import BrokenExample, Source, language_of
 from big_align.data.files import exists
 from big_align.prepare import steps, storage
 from big_align.prepare.examination import examine_example
-from big_align.prepare.inputs import rename_flags, sample_files
+from big_align.prepare.inputs import SAMPLED_FILES, rename_flags
 from big_align.prepare.page import write_report
-from big_align.prepare.plan import JobPlan, tell_difference
-from big_align.prepare.rules import ORDER
+from big_align.prepare.plan import JobPlan, is_shard, tell_difference
+from big_align.prepare.rules import ORDER, draw_order
 from big_align.prepare.sampling import NO_LANGUAGE
 from big_align.prepare.shards import name_shard
 from big_align.prepare.statistics import make_statistics
@@ -76,7 +76,8 @@ def _run(
     """Runs what `run` has to run, alone in its output if that is on this machine."""
     files = list(range(len(plan.inputs.paths)))
     if plan.sample:
-        files = sample_files(plan.inputs, plan.seed)
+        files.sort(key=lambda n: draw_order(plan.seed, plan.inputs.stems[n]))
+        files = sorted(files[:SAMPLED_FILES])
     _open_first(plan, files)
     if not plan.sample:
         storage.write_json(storage.join(plan.output, "begun.json"), settings)
@@ -236,7 +237,8 @@ def _write_shards(
         size = max(1, wave_bytes * count // max(statistics["bytes"], 1))
 
     def count_written() -> tuple[int, int]:
-        return sum(map(plan.is_shard, storage.list_names(plan.output))), count
+        names = storage.list_names(plan.output)
+        return sum(is_shard(name, plan.shard_format) for name in names), count
 
     with _show_progress("write shards", count_written):
         for start in range(0, len(missing), size):

@@ -98,12 +98,8 @@ def _list_languages(languages: Mapping[str, Any]) -> dict[str, Any]:
 def _draw_histograms(plan: JobPlan, statistics: dict[str, Any]) -> Iterator[Drawing]:
     """Draws histograms; bars beyond a rule's number are those that it drops."""
     found, rules = statistics["histograms"], plan.rules
-    side, aspect, least, most = (
-        rules.min_side,
-        rules.max_aspect,
-        rules.min_unigrams,
-        rules.max_unigrams,
-    )
+    side, aspect = rules.min_side, rules.max_aspect
+    least, most = rules.min_unigrams, rules.max_unigrams
     yield _draw(
         "Shorter side of an image, pixels", found["shorter_side"],
         lambda n: side is not None and n <= side, side or 0,

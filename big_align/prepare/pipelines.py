@@ -18,13 +18,10 @@ from big_align.prepare.rules import Rules
 from big_align.prepare.sampling import choose_rates
 from big_align.prepare.text_rules import identify_text
 
-
-def _is_no_user_error(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], UserError))
-
-
 # Beam logs the traceback of an error that a worker raises; of a user error, a line is printed.
-logging.getLogger("apache_beam.runners.common").addFilter(_is_no_user_error)
+logging.getLogger("apache_beam.runners.common").addFilter(
+    lambda record: not (record.exc_info and isinstance(record.exc_info[1], UserError))
+)
 
 
 def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:
@@ -130,9 +127,8 @@ def decide(plan: JobPlan, options: PipelineOptions) -> None:
             | "By image" >> beam.CoGroupByKey()
             | "Has pairs" >> beam.Filter(_has, "pairs")
         )
-        given = plan.rules, plan.draw, plan.sample_languages
         decided = images | "Decide" >> beam.FlatMap(
-            transforms.decide, _choose_rates(images, plan.rules), *given
+            transforms.decide, _choose_rates(images, plan.rules), plan
         ).with_output_types(tuple[str, Any])
         counts = (_select(decided, "counts"), measured, partners, crowds) | beam.Flatten()
         noted = [_note_counts(counts, folder), _note_samples(_select(decided, "samples"), folder)]

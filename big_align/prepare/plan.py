@@ -82,14 +82,10 @@ class JobPlan:
         """Returns a file about the job in its output; a dry run has another."""
         return storage.join(self.output, f"dry_run_{name}" if self.sample else name)
 
-    def is_shard(self, name: str) -> bool:
-        """Returns whether a file of the output is a shard."""
-        return _is_shard(name, self.shard_format)
-
     def list_shards(self) -> list[str]:
         """Returns the names of the shards in the output, of any format."""
         names = storage.list_names(self.output)
-        return [name for name in names if any(_is_shard(name, kind) for kind in FORMATS)]
+        return [name for name in names if any(is_shard(name, kind) for kind in FORMATS)]
 
     def file_path(self, file: int) -> str:
         """Returns the file about an input file."""
@@ -134,7 +130,8 @@ class JobPlan:
         )
 
 
-def _is_shard(name: str, shard_format: str) -> bool:
+def is_shard(name: str, shard_format: str) -> bool:
+    """Returns whether a file of the output is a shard."""
     head, _, tail = name_shard("*", shard_format).partition("*")
     number = name.removeprefix(head).removesuffix(tail)
     return name == f"{head}{number}{tail}" and number.isdecimal()

@@ -210,11 +210,7 @@ def read_members(
             )
         about = {
             "captions": texts,
-            "origin": {
-                "input": plan.inputs.paths[stretch.file],
-                "row": row,
-                "key": example.key,
-            },
+            "origin": {"input": plan.inputs.paths[stretch.file], "row": row, "key": example.key},
             "width": width,
             "height": height,
         }

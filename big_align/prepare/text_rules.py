@@ -26,11 +26,8 @@ def _keep(char: str) -> str:
     return "" if unicodedata.category(char) in NO_TEXT and char not in JOINERS else char
 
 
-def _spell_unigram(char: str) -> str:
-    return "" if char in APOSTROPHES else spell(char)
-
-
-_CLEANED, _UNIGRAMS = CharacterMap(_keep), CharacterMap(_spell_unigram)
+_CLEANED = CharacterMap(_keep)
+_UNIGRAMS = CharacterMap(lambda char: "" if char in APOSTROPHES else spell(char))
 
 
 def _remove_markup(text: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import apache_beam as beam
 
 from big_align.prepare import sampling, text_rules
+from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Kept, Pair, Rules, decide_group
 from big_align.prepare.sketch import SAMPLED, is_sampled
 
@@ -145,11 +146,7 @@ def judge_text(element: tuple[bytes, dict[str, Iterable]]) -> Iterator[tuple[byt
 
 
 def decide(
-    element: tuple[bytes, dict[str, Iterable]],
-    rates: dict[str, float] | None,
-    rules: Rules,
-    draw: Any,
-    sample: Any,
+    element: tuple[bytes, dict[str, Iterable]], rates: dict[str, float] | None, plan: JobPlan
 ) -> Iterator[Any]:
     """Decides about the pairs of an image.
 
@@ -157,18 +154,17 @@ def decide(
     dictionary), how many pairs each rule would drop, and how many it was first to drop; and
     ("samples", pair), pairs for the report. They are one output: not every runner has several.
 
-    `draw` makes eight random bytes from file and row, and `sample`, from the rates of languages, a
-    function that decides whether a pair is kept; the rates are None if languages are not sampled.
+    The rates of languages are None if these are not sampled.
     """
     _, found = element
     crowded, listed = _find_reasons(found)
-    is_drawn = sample(rates) if rates else None
+    is_drawn = plan.sample_languages(rates) if rates else None
     counts: Counter = Counter({"different_images": 1})
     samples: dict[str, tuple] = {}
     pairs = _Pairs(found["pairs"])
-    for decided in decide_group(pairs, crowded, bool(listed), rules, is_drawn):
+    for decided in decide_group(pairs, crowded, bool(listed), plan.rules, is_drawn):
         if isinstance(decided, Kept):
-            yield "kept", _flatten(draw(*decided.first[:2]), decided)
+            yield "kept", _flatten(plan.draw(*decided.first[:2]), decided)
             counts["examples"] += 1
             counts["bytes"] += decided.first.size
             continue
@@ -182,7 +178,7 @@ def decide(
             counts[f"language {pair.language} kept"] += not failed
             counts[f"language {pair.language} abundant"] += "abundant" in failed
         for name in failed or ("kept",):
-            shown = (draw(*pair[:2]), *pair[:6])
+            shown = (plan.draw(*pair[:2]), *pair[:6])
             samples[name] = min(samples.get(name, shown), shown)
     yield "counts", {k: n for k, n in counts.items() if n}
     for shown in samples.items():

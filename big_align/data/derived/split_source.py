@@ -69,10 +69,7 @@ class SplitSource(ChosenExamples):
 
 
 def held_out_source(
-    source: Source,
-    hold_out: Given[float],
-    part: str | None = None,
-    max_examples: int | None = 5000,
+    source: Source, hold_out: Given[float], part: str | None = None, max_examples: int | None = 5000
 ) -> SplitSource:
     """Makes a source of the examples that `config.data.hold_out` keeps out of training.
 

@@ -23,10 +23,7 @@ from big_align.data.images.decoding import MAX_PIXELS
 from big_align.data.images.pixel_ops import Rng
 
 METHODS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
+    name: Image.Resampling[name.upper()] for name in ("nearest", "bilinear", "bicubic", "lanczos")
 }
 CHOICES = {"method": METHODS, "recipe": rand_augment.RECIPES}  # of arguments that are names
 LARGEST = {"probability": 1, "hue": 0.5, "magnitude": rand_augment.MAGNITUDE_MAX}  # of arguments
@@ -115,15 +112,8 @@ def register(operation: Callable[..., View]) -> Callable[..., View]:
     return operation
 
 
-def register_pixels(operation: Callable[..., Image.Image]) -> Callable[..., Image.Image]:
-    """Registers a function of an RGB picture, a generator and literals by its name."""
-
-    register(_OnPixels(operation))
-    return operation
-
-
-class _OnPixels:
-    """An operation on views, made from one on pixels, which pickling stores by its name."""
+class OnPixels:
+    """An operation on views, made from one on RGB pictures, which pickling stores by its name."""
 
     def __init__(self, operation: Callable[..., Image.Image]):
         functools.update_wrapper(self, operation)
@@ -139,7 +129,7 @@ for _operation in (
     pixel_ops.random_erasing,
     rand_augment.rand_augment,
 ):
-    register_pixels(_operation)
+    register(OnPixels(_operation))
 
 
 @register

@@ -53,11 +53,7 @@ PROBABILITY = 0.5
 
 
 def rand_augment(
-    picture: Image.Image,
-    rng: Rng,
-    num_ops: int,
-    magnitude: float,
-    recipe: str = "timm",
+    picture: Image.Image, rng: Rng, num_ops: int, magnitude: float, recipe: str = "timm"
 ) -> Image.Image:
     """Applies operations drawn uniformly, with replacement, each with probability 1/2.
 
@@ -144,14 +140,8 @@ def _posterize(picture: Image.Image, by: Strength) -> Image.Image:
 
 
 def _shear(picture: Image.Image, by: Strength, right: float, down: float) -> Image.Image:
-    matrix = (1.0, right, 0.0, down, 1.0, 0.0)
-    return picture.transform(
-        picture.size,
-        Image.Transform.AFFINE,
-        matrix,
-        Image.Resampling.BILINEAR,
-        fillcolor=by.recipe.fill,
-    )
+    given = Image.Transform.AFFINE, (1.0, right, 0.0, down, 1.0, 0.0), Image.Resampling.BILINEAR
+    return picture.transform(picture.size, *given, fillcolor=by.recipe.fill)
 
 
 def _move(picture: Image.Image, by: Strength, side: int, axis: tuple[int, int]) -> Image.Image:

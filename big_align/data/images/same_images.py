@@ -70,10 +70,6 @@ def tell_copies(firsts: Int[np.ndarray, " n"], source: Source, transform: str) -
             "Remove placeholder pictures, or mend the transform"
         )
     logging.warning(
-        "%d of %d examples have the same image as an earlier one, such as %s and %s; they count as "
-        "one image with all their captions",
-        len(copies),
-        len(firsts),
-        first,
-        second,
+        f"{len(copies)} of {len(firsts)} examples have the same image as an earlier one, such as "
+        f"{first} and {second}; they count as one image with all their captions"
     )

@@ -14,11 +14,15 @@ from jaxtyping import Int
 
 from big_align.core.errors import UserError, suggest
 from big_align.core.words import fold_text, write_name
+from big_align.data import files
 from big_align.data.examples import WrongLabel
 from big_align.data.labels.classes import ClassList
+from big_align.data.labels.line_ids import split_ids
 
 Names = tuple[str, ...] | None
 """The name of each label; None if labels are only numbers."""
+NAME_FILES = "classes.txt", "classnames.txt"
+"""Files beside shards with a name a line, from `big_align.tools.prepare` and CLIP_benchmark."""
 
 
 def match_names(
@@ -122,6 +126,22 @@ def unite_names(lists: Sequence[Names], titles: Sequence[str]) -> UnitedNames:
     numbers = {name: number for number, name in enumerate(names)}
     tables = {each: np.array([numbers[name] for name in each]) for each in different}
     return UnitedNames(names, tuple(map(tables.get, lists)))
+
+
+def read_names(path: str) -> tuple[str, ...]:
+    """Returns the names of the labels 0, 1, ... in a file, without ids (`line_ids.split_ids`)."""
+    lines = [line.strip() for line in files.split_lines(files.read_text(path).rstrip())]
+    return tuple(name for _, name in split_ids(lines, path))
+
+
+def unite_folders(paths: Sequence[str]) -> UnitedNames:
+    """Joins the names that the folders of some shards have for their labels (`unite_names`)."""
+    folders = [path.rpartition("/")[0] or "." for path in paths]
+    found: dict[str, Names] = {}
+    for folder in dict.fromkeys(folders):
+        named = filter(files.is_file, (f"{folder}/{name}" for name in NAME_FILES))
+        found[folder] = next(map(read_names, named), None)
+    return unite_names([found[folder] for folder in folders], folders)
 
 
 def normalize_name(name: str) -> str:

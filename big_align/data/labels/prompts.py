@@ -10,9 +10,7 @@ DEFAULT_TEMPLATES = ("a photo of a {}.",)
 
 
 def choose_templates(
-    classes: ClassList,
-    templates: Sequence[str] | None,
-    default: tuple[str, ...] | None = None,
+    classes: ClassList, templates: Sequence[str] | None, default: tuple[str, ...] | None = None
 ) -> tuple[str, ...]:
     """Returns the given templates, else the class list's, else the default, "a photo of a {}.".
 
@@ -24,17 +22,13 @@ def choose_templates(
     chosen = read_templates(templates)
     bare = [n for n, text in zip(classes.names, classes.descriptions, strict=True) if not text]
     asking = next(filter(asks_description, chosen), None)
-    if asking and bare:
-        _tell_missing(classes, bare, asking)
-    return chosen
-
-
-def _tell_missing(classes: ClassList, bare: Sequence[str], asking: str) -> None:
+    if not asking or not bare:
+        return chosen
     where = f"class list {classes.title}" if classes.title else "the given names"
     told = f"{len(bare)} of {len(classes)} classes have no description, {bare[0]!r} the first"
     if len(bare) < len(classes):
         warn_once(f"{where}: {told}; their texts in {asking!r} are without one")
-        return
+        return chosen
     raise UserError(
         f"{where}: {told}, and the template {asking!r} asks for it; python -m "
         f"big_align.tools.describe_classes --classes={classes.title or 'NAMES.txt'} "

@@ -1,5 +1,6 @@
 """The loader of an evaluation set."""
 
+import contextlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,7 +15,7 @@ from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.workers.batch_memory import HostBatch
 
 
-class EvalLoader:
+class EvalLoader(contextlib.AbstractContextManager):
     """A finite set in its own order: its texts at once, its images in batches.
 
     Every process makes its rows of every batch, and all make the same number of batches.
@@ -96,18 +97,13 @@ class EvalLoader:
         """Ends the threads; the images cannot be read again."""
         self._workers.close()
 
-    def __enter__(self) -> "EvalLoader":
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _start(self, start: int) -> parallel.Filling:
         size = len(self._rows)
-        batch = {
-            "image": np.zeros((size, *self._image_shape), np.uint8),
-            "mask": np.zeros(size, bool),
-        }
+        image = np.zeros((size, *self._image_shape), np.uint8)
+        batch = {"image": image, "mask": np.zeros(size, bool)}
 
         def job(batch: HostBatch, begin: int, end: int) -> None:
             for row in range(begin, end):

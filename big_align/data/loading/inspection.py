@@ -1,9 +1,10 @@
 """What is in a source, as the loader sees it: counts, faults, sizes, texts and duplicates."""
 
+import array
 import concurrent.futures
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -144,8 +145,9 @@ def inspect_source(
                 name = read.name(seen.number)
                 kept.append(Picture(name, seen.pixels, seen.size, some, seen.labels))
 
-    def text_of(number: int) -> list[str]:
-        return boundary.read_texts(source, *offsets.locate_one(number))[0]
+    def find_caption(number: int, digest: int) -> str:
+        found = boundary.read_texts(source, *offsets.locate_one(number))[0]
+        return next(caption for caption in found if _digest(caption) == digest)
 
     return Report(
         examples=offsets.count,
@@ -160,7 +162,7 @@ def inspect_source(
         unknown=unknown,
         labels=labels,
         images_twice=images.find(read.name, lambda number, digest: ""),
-        captions_twice=captions.find(read.name, lambda n, digest: _find_text(text_of(n), digest)),
+        captions_twice=captions.find(read.name, find_caption),
         pictures=kept,
     )
 
@@ -169,22 +171,14 @@ class _Hashes:
     """Hashes of the contents of examples, sixteen bytes each with the example's number."""
 
     def __init__(self):
-        self._rows: list[tuple[int, int]] = []
-        self._done: list[np.ndarray] = []
+        self._rows = array.array("Q")
 
     def add(self, number: int, digest: int) -> None:
-        self._rows.append((number, digest))
-        if len(self._rows) == 2**16:
-            self._pack()
-
-    def _pack(self) -> None:
-        self._done.append(np.array(self._rows, np.uint64).reshape(-1, 2))
-        self._rows = []
+        self._rows.extend((number, digest))
 
     def find(self, name_of: Callable[[int], str], text_of: Callable[[int, int], str]) -> Duplicates:
         """Groups equal contents."""
-        self._pack()
-        rows = np.concatenate(self._done)
+        rows = np.array(self._rows, np.uint64).reshape(-1, 2)
         digests, counts = np.unique(rows[:, 1], return_counts=True)
         largest = [n for n in np.argsort(-counts, kind="stable")[:SHOWN].tolist() if counts[n] > 1]
         groups = []
@@ -197,10 +191,6 @@ class _Hashes:
 
 def _digest(data: bytes | str) -> int:
     return int.from_bytes(hash_bytes(data), "big")
-
-
-def _find_text(captions: Sequence[str], digest: int) -> str:
-    return next(c for c in captions if _digest(c) == digest)
 
 
 class _Reader:

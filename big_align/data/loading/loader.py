@@ -1,5 +1,6 @@
 """The loader of the training data: batches filled from one stream of rows or from several."""
 
+import contextlib
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from absl import logging
 from jaxtyping import Int
 
 from big_align.core.errors import UserError, check_at_least
+from big_align.data.examples import describe_shards
 from big_align.data.loading import parallel
 from big_align.data.loading.mixture import interleave
 from big_align.data.loading.rows import RowStream
@@ -81,7 +83,7 @@ REMEDIES = {
 """The settings that give the arrays of a batch their shape; the others are precomputed."""
 
 
-class TrainLoader:
+class TrainLoader(contextlib.AbstractContextManager):
     """The endless training stream: the batch of any step, or all batches from a step on.
 
     Every batch has the rows of one stream, or fixed numbers of rows of several (`BatchFiller`). So
@@ -159,14 +161,14 @@ class TrainLoader:
         return {
             f"{name}, shard {number}" if name else f"shard {number}": shard
             for name, stream in self._streams.items()
-            for number, shard in enumerate(stream.examples.shards)
+            for number, shard in enumerate(describe_shards(stream.examples.source))
         }
 
     def epochs(self, step: int) -> dict[str, float]:
         """Returns how many times each stream has been passed through before a step."""
         return {
-            f"epoch/{name}" if name else "epoch": step / stream.examples.steps_per_epoch
-            for name, stream in self._streams.items()
+            f"epoch/{name}" if name else "epoch": step / (each.num_examples / each.batch_size)
+            for name, each in ((name, s.examples) for name, s in self._streams.items())
         }
 
     def batch(self, step: int) -> HostBatch:
@@ -191,9 +193,6 @@ class TrainLoader:
         if self._processes:
             self._processes.close()
         self._memory.close()
-
-    def __enter__(self) -> "TrainLoader":
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -221,13 +220,8 @@ class TrainLoader:
         if self.num_processes:
             self._memory = BatchMemory(self._layout, keep, shared=True)
             try:
-                return RowProcesses(
-                    self._filler,
-                    self._memory,
-                    self.num_processes,
-                    self.num_threads,
-                    self._filler.staying,
-                )
+                counts = self.num_processes, self.num_threads
+                return RowProcesses(self._filler, self._memory, *counts, self._filler.staying)
             except UserError as error:
                 self._memory.close()
                 if num_processes is not None:

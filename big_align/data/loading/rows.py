@@ -68,11 +68,7 @@ class RowStream:
         return [self.examples.tally, self._texts.tokenizer]
 
     def fill(
-        self,
-        batch: HostBatch,
-        step: int,
-        rows: Int[np.ndarray, " n"],
-        into: Int[np.ndarray, " n"],
+        self, batch: HostBatch, step: int, rows: Int[np.ndarray, " n"], into: Int[np.ndarray, " n"]
     ) -> None:
         """Writes rows of the stream's global batch of a step into the rows `into` of a batch."""
         first = 0
@@ -82,11 +78,7 @@ class RowStream:
             first = end
 
     def _fill_some(
-        self,
-        batch: HostBatch,
-        step: int,
-        rows: Int[np.ndarray, " n"],
-        into: Int[np.ndarray, " n"],
+        self, batch: HostBatch, step: int, rows: Int[np.ndarray, " n"], into: Int[np.ndarray, " n"]
     ) -> None:
         """Fills rows whose encoded images are held in memory together."""
         memory: list[memoryview] = []

@@ -55,33 +55,18 @@ class ExampleStream:
             )
         self._seed = seed
         self._order = Shuffle(source.shard_sizes, seed, window)
-        self._tally = BrokenTally(source, max_broken_fraction)
-
-    @property
-    def tally(self) -> BrokenTally:
-        """The tally of broken examples."""
-        return self._tally
+        self.tally = BrokenTally(source, max_broken_fraction)
 
     @property
     def broken(self) -> int:
         """Examples that this process knows to be broken."""
-        return self._tally.count
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Global batches in one pass over the examples."""
-        return self.num_examples / self.batch_size
+        return self.tally.count
 
     @property
     def size(self) -> str:
         """The number of examples and a checksum of the shards' sizes: the order depends on both."""
         sizes = np.ascontiguousarray(self.source.shard_sizes, "<i8")
         return f"{self.num_examples} examples (shard sizes {zlib.crc32(sizes):08x})"
-
-    @property
-    def shards(self) -> list[str]:
-        """The name and the size of each shard, for messages."""
-        return examples.describe_shards(self.source)
 
     def visit(
         self,
@@ -112,9 +97,9 @@ class ExampleStream:
             outcomes = finish(left, [made[n] for n in left])
             faults = {n: fault for n, fault in zip(left, outcomes, strict=True) if fault}
             for n, fault in faults.items():
-                self._tally.add(*locations[n], fault)
+                self.tally.add(*locations[n], fault)
             left = list(faults)
-        self._tally.count_read(len(rows))
+        self.tally.count_read(len(rows))
         return [made[n] for n in range(len(rows))]
 
     def list_names(self, step: int, rows: Int[np.ndarray, " n"]) -> list[str]:
@@ -122,10 +107,10 @@ class ExampleStream:
         positions = step * self.batch_size + rows
         names = []
         for position, location in zip(positions.tolist(), self._locate(positions), strict=True):
-            if self._tally.knows(*location):
+            if self.tally.knows(*location):
                 others = substitutes(position, self.num_examples, self.batch_size)
                 places = (self._locate(np.array([other]))[0] for other in others)
-                location = next((x for x in places if not self._tally.knows(*x)), location)
+                location = next((x for x in places if not self.tally.knows(*x)), location)
             names.append(self.source.name(*location))
         return names
 
@@ -141,17 +126,17 @@ class ExampleStream:
                 with boundary.ONE_EXAMPLE:
                     return location, draw(location, PositionRandom(self._seed, position))
             except examples.BrokenExample as error:
-                self._tally.add(*location, error)
+                self.tally.add(*location, error)
         raise BrokenDataError(
             f"position {position} of the stream and all its substitutes are broken; "
-            f"{self._tally.tell_worst()}. Mend the shard"
+            f"{self.tally.tell_worst()}. Mend the shard"
         )
 
     def _candidates(self, position: int, location: Location) -> Iterator[Location]:
         """Yields the location of a position, then those of its substitutes."""
         yield location
         for substitute in substitutes(position, self.num_examples, self.batch_size):
-            self._tally.count_read(1)
+            self.tally.count_read(1)
             yield self._locate(np.array([substitute]))[0]
 
     def _locate(self, positions: Int[np.ndarray, " n"]) -> list[Location]:

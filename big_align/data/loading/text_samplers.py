@@ -7,17 +7,20 @@ import numpy as np
 from jaxtyping import Bool, Int32
 
 from big_align.core.errors import FieldError, UserError, check_at_least
-from big_align.data import examples
-from big_align.data.labels import label_check
+from big_align.data import boundary, examples
+from big_align.data.examples import BrokenExample, Example, Source
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.label_names import match_names
 from big_align.data.labels.prompts import choose_templates
 from big_align.data.labels.templates import fill_templates
 from big_align.data.loading.shuffle import PositionRandom
+from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.text.caption_checks import find_caption_fault
 from big_align.data.text.temperature import share_by_temperature
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.data.workers.batch_memory import Row
+
+CHECKED_FIRST = 65_536  # examples whose labels are looked at before training starts
 
 
 class TextSampler(abc.ABC):
@@ -41,13 +44,11 @@ class TextSampler(abc.ABC):
         shape = text_shape_of(tokenizer.length, count)
         self.row: Row = {"text": (shape, np.int32), "text_mask": (shape, bool)}
 
-    def check(self, source: examples.Source) -> None:  # noqa: B027 - most have nothing to check
+    def check(self, source: Source) -> None:  # noqa: B027 - most have nothing to check
         """Raises UserError if a source lacks captions that are drawn, or has other classes."""
 
     @abc.abstractmethod
-    def draw(
-        self, example: examples.Example, name: str, rng: PositionRandom
-    ) -> tuple[list[str], int]:
+    def draw(self, example: Example, name: str, rng: PositionRandom) -> tuple[list[str], int]:
         """Returns texts, none of them drawn twice, and the label of the example in the batch.
 
         It raises BrokenExample if there is no text, or there are several labels where one counts.
@@ -95,7 +96,7 @@ class CaptionSampler(TextSampler):
         super().__init__(tokenizer, captions_per_image)
         self._used, self._keep_label = captions_used, keep_label
 
-    def check(self, source: examples.Source) -> None:
+    def check(self, source: Source) -> None:
         fault = find_caption_fault(source)
         if fault and source.class_names:
             raise FieldError(
@@ -112,11 +113,9 @@ class CaptionSampler(TextSampler):
                 "name a class list (`classes`), or train without texts (captions_per_image=0)"
             )
 
-    def draw(
-        self, example: examples.Example, name: str, rng: PositionRandom
-    ) -> tuple[list[str], int]:
+    def draw(self, example: Example, name: str, rng: PositionRandom) -> tuple[list[str], int]:
         if not example.captions:
-            raise examples.BrokenExample("it has no caption")
+            raise BrokenExample("it has no caption")
         drawn = self._draw(example.captions, rng)
         label = example.label  # raises if there are several labels, kept or not
         return drawn, label if self._keep_label else examples.NO_LABEL
@@ -181,9 +180,7 @@ class NoTextSampler(TextSampler):
         super().__init__(tokenizer, 0)
         self._keep_label = keep_label
 
-    def draw(
-        self, example: examples.Example, name: str, rng: PositionRandom
-    ) -> tuple[list[str], int]:
+    def draw(self, example: Example, name: str, rng: PositionRandom) -> tuple[list[str], int]:
         single = self._keep_label and len(example.labels) == 1
         return [], example.labels[0] if single else examples.NO_LABEL
 
@@ -215,7 +212,7 @@ class TemplateSampler(TextSampler):
         self._templates = choose_templates(classes, templates)
         self._label_offset = label_offset
 
-    def check(self, source: examples.Source) -> None:
+    def check(self, source: Source) -> None:
         """Compares the classes of a source and many of its labels with the class list."""
         where, names = f"the source of {source.shard_name(0)}", source.class_names or ()
         for label, place in enumerate(match_names(names, self._classes, where)):
@@ -224,13 +221,11 @@ class TemplateSampler(TextSampler):
                     f"{where}: label {label} is {names[label]!r}, which is {place} in the class "
                     "list; `join_labels(source, classes)` makes a source with the list's labels"
                 )
-        label_check.check_labels(source, len(self._classes))
+        check_labels(source, len(self._classes))
 
-    def draw(
-        self, example: examples.Example, name: str, rng: PositionRandom
-    ) -> tuple[list[str], int]:
+    def draw(self, example: Example, name: str, rng: PositionRandom) -> tuple[list[str], int]:
         classes, label = self._classes, example.label
-        label_check.check_label(name, label, len(classes))
+        check_label(name, label, len(classes))
         drawn = _draw_different(self._templates, self._count, rng)
         texts = fill_templates(drawn, classes.names[label], classes.descriptions[label])
         return texts, label + self._label_offset
@@ -242,6 +237,39 @@ def _draw_different(texts: Sequence[str], count: int, rng: PositionRandom) -> li
     while left and len(drawn) < count:
         drawn.append(left.pop(int(rng.random() * len(left))))
     return drawn
+
+
+def check_label(name: str, label: int, num_classes: int) -> None:
+    """Raises a UserError that names the example if its label is -1 or not in a class list."""
+    if label == examples.NO_LABEL:
+        raise UserError(
+            f"{name} has no label, and a class list of {num_classes} is set: let the source read "
+            "labels (its argument `label`), or leave `classes` out"
+        )
+    if not 0 <= label < num_classes:
+        raise UserError(
+            f"{name} has the label {label}, which is not in the class list: its {num_classes} "
+            f"classes are the labels 0 to {num_classes - 1}. Mend the label or set `classes` to a "
+            "list that has it"
+        )
+
+
+def check_labels(source: Source, num_classes: int) -> None:
+    """Checks the labels of up to 65,536 examples, spread evenly, without reading images.
+
+    Broken examples are skipped; the first wrong label is a UserError.
+    """
+    places = ShardOffsets(source.shard_sizes).spread(CHECKED_FIRST)
+    for place, texts in boundary.read_many_texts(source, places):
+        try:
+            if isinstance(texts, BrokenExample):
+                raise texts
+            label = examples.single_label(texts[1])
+        except examples.WrongLabel as error:
+            raise UserError(f"{source.name(*place)}: {error}") from error
+        except BrokenExample:
+            continue
+        check_label(source.name(*place), label, num_classes)
 
 
 def text_shape_of(length: int, captions_per_image: int) -> tuple[int, ...]:

@@ -14,17 +14,8 @@ from jaxtyping import Float, Int
 
 from big_align.core.errors import UserError
 from big_align.core.regular_files import map_array, read_regular
-from big_align.data.precomputed.shard_files import (
-    CAPTIONS,
-    CLUSTERS,
-    EMBEDDINGS,
-    INDEX,
-    KEYS,
-    Shard,
-    has_shard,
-    read_index,
-    read_shards,
-)
+from big_align.data.precomputed import shard_files
+from big_align.data.precomputed.shard_files import EMBEDDINGS, INDEX, Shard
 from big_align.data.shard_offsets import ShardOffsets
 
 CENTERS = "centers.npy"
@@ -42,11 +33,13 @@ class ShardFolder:
 
     def __init__(self, path: str | os.PathLike, fields: Sequence[str], ending: str):
         self.path = pathlib.Path(path)
-        self.index = read_index(self.path, ("shards", *fields))
+        self.index = shard_files.read_index(self.path, ("shards", *fields))
         self._ending = ending
-        self._open = functools.lru_cache(maxsize=OPEN_FILES)(self._open_array)
-        self._select(read_shards(self.path, self.index["shards"]))
-        missing = [shard for shard in self.shards if not has_shard(self.path, shard, ending)]
+        self.array = functools.lru_cache(maxsize=OPEN_FILES)(self._open_array)
+        self._select(shard_files.read_shards(self.path, self.index["shards"]))
+        missing = [
+            shard for shard in self.shards if not shard_files.has_shard(self.path, shard, ending)
+        ]
         if missing:
             raise UserError(
                 f"{self.path} lacks {len(missing)} of {len(self.shards)} shards, "
@@ -58,11 +51,8 @@ class ShardFolder:
         self._offsets = ShardOffsets(np.array([shard.count for shard in shards], np.int64))
         self.count = self._offsets.count
 
-    def array(self, shard: Shard) -> np.ndarray:
-        """Returns the rows of a shard, memory-mapped."""
-        return self._open(shard)
-
     def _open_array(self, shard: Shard) -> np.ndarray:
+        """Returns the rows of a shard, memory-mapped."""
         rows = map_array(self.path / (shard.file + self._ending))
         return rows.view(np.ndarray)  # taking rows of a memmap is slow
 
@@ -80,13 +70,13 @@ class ShardFolder:
             keys = self.key_lines(shard).count(b"\n")
             if keys != shard.count:
                 raise UserError(
-                    f"{self.path / shard.file}{KEYS} has {keys} lines, but the shard "
+                    f"{self.path / shard.file}{shard_files.KEYS} has {keys} lines, but the shard "
                     f"{shard.count} examples"
                 )
 
     def key_lines(self, shard: Shard) -> bytes:
         """Reads the file of the keys of a shard."""
-        path = self.path / (shard.file + KEYS)
+        path = self.path / (shard.file + shard_files.KEYS)
         if not path.is_file():
             raise UserError(f"{path} is missing")
         return read_regular(path)
@@ -165,7 +155,7 @@ class CaptionFolder(ShardFolder):
     """
 
     def __init__(self, path: str | os.PathLike):
-        super().__init__(path, ("captions", "dim", "dtype"), CAPTIONS)
+        super().__init__(path, ("captions", "dim", "dtype"), shard_files.CAPTIONS)
         self.captions, self.dim = int(self.index["captions"]), int(self.index["dim"])
         self._check(self.index["dtype"], self.captions, self.dim)
 
@@ -178,7 +168,7 @@ class ClusterFolder(ShardFolder):
     """
 
     def __init__(self, path: str | os.PathLike):
-        super().__init__(path, ("k", "dim", "labels_per_image"), CLUSTERS)
+        super().__init__(path, ("k", "dim", "labels_per_image"), shard_files.CLUSTERS)
         self.k, self.labels_per_image = self.index["k"], self.index["labels_per_image"]
         self._check("int32", self.labels_per_image)
         self.centers = read_centers(self.path, self.k, self.index["dim"])

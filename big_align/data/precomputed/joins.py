@@ -14,18 +14,13 @@ from jaxtyping import Shaped
 
 from big_align.core.errors import UserError
 from big_align.data.examples import BrokenExample, Source
-from big_align.data.precomputed.embedding_files import (
-    CaptionFolder,
-    ClusterFolder,
-    EmbeddingFolder,
-    ShardFolder,
-)
+from big_align.data.precomputed import embedding_files
 from big_align.data.precomputed.shard_files import Shard, list_shards
 
 FOLDERS = {
-    "clusters": ClusterFolder,
-    "image_embedding": EmbeddingFolder,
-    "text_embedding": CaptionFolder,
+    "clusters": embedding_files.ClusterFolder,
+    "image_embedding": embedding_files.EmbeddingFolder,
+    "text_embedding": embedding_files.CaptionFolder,
 }
 """Precomputed fields of a batch, and the kinds of their folders."""
 
@@ -57,13 +52,13 @@ class Join:
     captions. The folder may have shards that the source lacks, but not lack one that it has.
     """
 
-    def __init__(self, folder: ShardFolder, source: Source):
+    def __init__(self, folder: embedding_files.ShardFolder, source: Source):
         self._folder = folder
         there = {shard.name: shard for shard in folder.shards}
         self._shards = [self._match(shard, there) for shard in list_shards(source)]
         first = next(shard for shard in self._shards if shard.count)
         self.shape, self.dtype = folder.array(first).shape[1:], folder.array(first).dtype
-        self._has_clusters = isinstance(folder, ClusterFolder)
+        self._has_clusters = isinstance(folder, embedding_files.ClusterFolder)
         self._keys = functools.lru_cache(maxsize=OPEN_KEYS)(self._read_keys)
 
     def _match(self, shard: Shard, there: dict[str, Shard]) -> Shard:

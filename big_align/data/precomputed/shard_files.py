@@ -14,7 +14,7 @@ import pathlib
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Shaped
@@ -39,18 +39,11 @@ class Shard(NamedTuple):
     count: int  # its examples
 
 
-@runtime_checkable
-class Sharded(Protocol):
-    """Anything with shards, a `Source` or texts; `shard_sizes`, int64, says how much each holds."""
+def list_shards(source: Any) -> list[Shard]:
+    """Lists the shards of a `Source`, or of texts that have `shard_sizes` and `shard_name`, too.
 
-    shard_sizes: np.ndarray
-
-    def shard_name(self, shard: int) -> str:
-        """Names a shard for messages."""
-
-
-def list_shards(source: Sharded) -> list[Shard]:
-    """Lists the shards of a source; one without examples has an entry, but no files."""
+    A shard without examples has an entry, but no files.
+    """
     shards, seen = [], collections.Counter()
     for number, count in enumerate(source.shard_sizes.tolist()):
         name = source.shard_name(number)
@@ -62,10 +55,7 @@ def list_shards(source: Sharded) -> list[Shard]:
 
 
 def claim_folder(
-    folder: pathlib.Path,
-    index: Mapping[str, Any],
-    write: bool,
-    free: Sequence[str] = (),
+    folder: pathlib.Path, index: Mapping[str, Any], write: bool, free: Sequence[str] = ()
 ) -> None:
     """Writes the index of a folder, or raises UserError if the one there does not say the same.
 
@@ -99,10 +89,7 @@ def check_same(folder: pathlib.Path, there: Mapping[str, Any], here: Mapping[str
 
 
 def list_differences(
-    there: Any,
-    here: Any,
-    said: Mapping[str, str] = types.MappingProxyType({}),
-    where: str = "",
+    there: Any, here: Any, said: Mapping[str, str] = types.MappingProxyType({}), where: str = ""
 ) -> list[str]:
     """Lists the entries in which two JSON objects differ.
 

@@ -1,5 +1,6 @@
 """Examples held in memory."""
 
+import zipfile
 from typing import Any
 
 import numpy as np
@@ -102,17 +103,15 @@ def read_npz(path: str) -> ArraySource:
     """
     try:
         with files.files_of(path).open(path) as file:
-            there = array_files.list_arrays(file)
-            file.seek(0)
+            there = zipfile.ZipFile(file).namelist()
             found = array_files.read_arrays(file, KINDS)
     except FileNotFoundError:
         raise
     except Exception as error:  # zipfile raises all kinds of errors
         raise UserError(f"{path} is no whole .npz file: {tell_in_a_line(error)}") from error
     wanted = ["image"] + ["caption"] * ("label" not in found)
-    missing = [name for name in wanted if name not in found]
-    if missing:
-        have = put_in_a_line(", ".join(there))
+    if missing := [name for name in wanted if name not in found]:
+        have = put_in_a_line(", ".join(name.removesuffix(".npy") for name in there))
         raise UserError(f"{path} has no array {missing[0]!r}; it has {have}")
     for name, array in found.items():
         kinds, dims, meaning = KINDS[name]

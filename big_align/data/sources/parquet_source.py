@@ -101,10 +101,7 @@ class ParquetSource:
         self.class_names = self._united.names
         self._caption_lines = caption_lines
         indexes = shard_index.index_shards(
-            paths,
-            lambda file, size: _index(file, self._parts),
-            f"parquet {self._parts}",
-            index_dir,
+            paths, lambda file, size: _index(file, self._parts), f"parquet {self._parts}", index_dir
         )
         self.faults = shard_index.list_faults(paths, indexes)
         self._place_shards(paths, indexes)

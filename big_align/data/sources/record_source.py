@@ -164,7 +164,9 @@ class TFDSSource(RecordSource):
 def _open_records(paths: list[str], index_dir: str | None) -> tuple[list[Any], np.ndarray]:
     """Opens files as sequences of bytes; returns also how many records each has lost, estimated."""
     if "array_record" in os.path.basename(paths[0]):
-        return [_ArrayRecords(path) for path in paths], np.zeros(len(paths), np.int64)
+        from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+        return [ArrayRecordDataSource([path]) for path in paths], np.zeros(len(paths), np.int64)
     system = files.files_of(paths[0])
     indexes = shard_index.index_shards(paths, _index, "tfrecord", index_dir)
     shards = [_Records(system, *pair) for pair in zip(paths, indexes, strict=True)]
@@ -197,25 +199,6 @@ class _Records:
         return record
 
 
-class _ArrayRecords:
-    """The records of an ArrayRecord file."""
-
-    def __init__(self, path: str):
-        from array_record.python import array_record_data_source
-
-        self._path = path
-        self._records = array_record_data_source.ArrayRecordDataSource([path])
-
-    def __reduce__(self) -> tuple[type, tuple[str]]:
-        return type(self), (self._path,)
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, index: int) -> bytes:
-        return self._records[index]
-
-
 class _Part:
     """A stretch of a sequence: a split may take only some records of a file."""
 
@@ -232,11 +215,7 @@ class _Part:
 
 
 def _find_features(
-    shards: list[Any],
-    names: list[str],
-    image: str | None,
-    caption: str | None,
-    label: str | None,
+    shards: list[Any], names: list[str], image: str | None, caption: str | None, label: str | None
 ) -> tuple[str, str | None, str | None]:
     """Returns the features of image, captions and labels; those not set are found by name.
 

@@ -11,16 +11,10 @@ from absl import logging
 
 from big_align.core.errors import FieldError, UserError
 from big_align.core.regular_files import open_given
-from big_align.data import columns, files
+from big_align.data import columns, files, table_lines
 from big_align.data.sources.object_rows import UNITS, find_metadata, make_row, read_objects
 from big_align.data.sources.table_source import Row, TableSource, is_integer
-from big_align.data.table_lines import (
-    IMAGE_FILE,
-    BadLines,
-    read_rows,
-    read_text_lines,
-    take_separator,
-)
+from big_align.data.table_lines import BadLines
 
 DELIMITERS = {",": "a comma", "\t": "a tab", ";": "a semicolon", "|": "a bar"}
 SPELLED = {"tab": "\t", "\\t": "\t"}
@@ -117,7 +111,7 @@ def look_inside(path: str, kind: str) -> str:
     text = decoder.decode(start).lstrip()
     if kind == "coco":
         return "imagefolder" if text[:1] == "[" else kind
-    _, lines = take_separator(enumerate(io.StringIO(text)))
+    _, lines = table_lines.take_separator(enumerate(io.StringIO(text)))
     return "csv" if is_table(next(lines, (0, ""))[1].strip()) else kind
 
 
@@ -128,10 +122,10 @@ def read_csv(
 
     If the delimiter is None, it is found, by columns that are wanted and so known by name.
     """
-    separator, lines = take_separator(read_text_lines(bad))
+    separator, lines = table_lines.take_separator(table_lines.read_text_lines(bad))
     first = next(lines, (1, ""))
     delimiter = delimiter or separator or find_delimiter(bad.path, first[1], wanted)
-    return delimiter, read_rows(itertools.chain([first], lines), delimiter, bad)
+    return delimiter, table_lines.read_rows(itertools.chain([first], lines), delimiter, bad)
 
 
 def find_delimiter(path: str, line: str, wanted: tuple[str | None, ...]) -> str:
@@ -161,7 +155,7 @@ def is_table(line: str) -> bool:
 def _check_header(header: list[str], image: str | None, where: str) -> None:
     """Refuses a first line that names no columns, or names them all as one."""
     listed = columns.list_names(header)
-    if image not in header and any(map(IMAGE_FILE.search, header)):
+    if image not in header and any(map(table_lines.IMAGE_FILE.search, header)):
         raise UserError(
             f"{where} must name the columns, as filepath,title does; it has {listed}, a row of the "
             "table: put the names before it"

@@ -31,10 +31,7 @@ class ShardIndex:
 
 
 def index_shards(
-    paths: list[str],
-    scan: Callable[[Any, int], ShardIndex],
-    settings: str,
-    index_dir: str | None,
+    paths: list[str], scan: Callable[[Any, int], ShardIndex], settings: str, index_dir: str | None
 ) -> list[ShardIndex]:
     """Scans shards in threads, or loads what an earlier scan of the same bytes found.
 
@@ -61,12 +58,8 @@ def index_shards(
                 "%s: %d examples are left out; of the first %s",
                 path, index.broken, put_in_a_line(index.reason),
             )  # fmt: skip
-    logging.info(
-        "%d examples in %d shards, indexed in %.1f s",
-        sum(len(index.table) for index in indexes),
-        len(paths),
-        time.monotonic() - started,
-    )
+    count, seconds = sum(len(index.table) for index in indexes), time.monotonic() - started
+    logging.info("%d examples in %d shards, indexed in %.1f s", count, len(paths), seconds)
     return indexes
 
 

@@ -10,8 +10,7 @@ from big_align.core.errors import put_in_a_line
 from big_align.core.nodes import Given
 from big_align.core.regular_files import MEMBER_MAX
 from big_align.data import examples, files, listing, text_members
-from big_align.data.labels.label_names import UnitedNames
-from big_align.data.labels.name_files import unite_folders
+from big_align.data.labels.label_names import UnitedNames, unite_folders
 from big_align.data.sources import shard_index
 from big_align.data.sources.tar_headers import BLOCK, scan_members
 

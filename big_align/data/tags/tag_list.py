@@ -148,17 +148,9 @@ def make_tag_list(
     """
     if not names:
         raise UserError(f"tag list {path}: has no tag; lower the least count, or remove fewer tags")
-    tokens, token_mask = pad_tokens(tokenize_names(names, tokenizer))
-    return TagList(
-        path,
-        tuple(names),
-        np.array(counts, np.int64),
-        weigh(counts),
-        tokens,
-        token_mask,
-        tokenizer.fingerprint,
-        tuple(removed),
-    )
+    padded = pad_tokens(tokenize_names(names, tokenizer))
+    numbers = np.array(counts, np.int64), weigh(counts)
+    return TagList(path, tuple(names), *numbers, *padded, tokenizer.fingerprint, tuple(removed))
 
 
 def write_tag_list(tags: TagList, path: str, made_by: dict[str, Any]) -> None:
@@ -173,12 +165,8 @@ def write_tag_list(tags: TagList, path: str, made_by: dict[str, Any]) -> None:
         }
         for name, count, weight, tokens, mask in rows
     ]
-    head = {
-        "format": FORMAT,
-        "tokenizer": tags.tokenizer,
-        "made_by": made_by,
-        "removed": tags.removed,
-    }
+    head = {"format": FORMAT, "tokenizer": tags.tokenizer, "made_by": made_by}
+    head |= {"removed": tags.removed}
     text = format_json(head, {"tags": entries})
     write_whole(path, text.encode(errors="backslashreplace"))  # names of files may be in Latin-1
 

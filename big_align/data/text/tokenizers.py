@@ -8,7 +8,7 @@ Those that do not know every word have `unknown_id`, which stands for what they 
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -213,8 +213,14 @@ class WordPieceTokenizer:
         places = {piece: number for number, piece in enumerate(pieces)}
         self._pad, self._start, self._end = (places[t] for t in ("[PAD]", "[CLS]", "[SEP]"))
         self.unknown_id = places["[UNK]"]
+        self._tf = tensorflow_on_cpu.load()
+        import tensorflow_text
+
         try:
-            self._tokenize = _make_tensorflow_tokenizer(pieces, lowercase)
+            with self._tf.device("CPU"):  # its own lower case folds more than BERT's, as ß to ss
+                self._tokenizer = tensorflow_text.FastBertTokenizer(
+                    vocab=pieces, token_out_type=self._tf.int32
+                )
         except RuntimeError as error:  # such as a piece of more than 256 bytes
             reason = tell_in_a_line(error)
             raise ValueError(f"vocabulary: {vocabulary!r} cannot be used: {reason}") from error
@@ -225,7 +231,10 @@ class WordPieceTokenizer:
 
     def __call__(self, texts: Sequence[str]) -> Ids:
         """Returns ids and which of them are real."""
-        pieces, starts = self._tokenize(texts)
+        cleaned = [clean_for_bert(text, self.lowercase) for text in texts]
+        with self._tf.device("CPU"):
+            ragged = self._tokenizer.tokenize(self._tf.constant(cleaned, self._tf.string))
+        pieces, starts = ragged.values.numpy(), ragged.row_splits.numpy()
         counts = np.minimum(np.diff(starts), self.length - 2)[:, None]
         column = np.arange(self.length)[None, :]
         text_mask = column < counts + 2
@@ -235,23 +244,6 @@ class WordPieceTokenizer:
         text[inner] = pieces[(starts[:-1, None] + column - 1)[inner]]
         text[column == counts + 1] = self._end
         return text, text_mask
-
-
-def _make_tensorflow_tokenizer(pieces: list[str], lowercase: bool) -> Any:
-    """Makes a function from texts to flat ids and where each text starts, [n + 1]."""
-    tf = tensorflow_on_cpu.load()
-    import tensorflow_text
-
-    with tf.device("CPU"):  # its own way to lower case folds more than BERT's, such as ß to ss
-        tokenizer = tensorflow_text.FastBertTokenizer(vocab=pieces, token_out_type=tf.int32)
-
-    def tokenize(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        given = [clean_for_bert(text, lowercase) for text in texts]
-        with tf.device("CPU"):
-            ragged = tokenizer.tokenize(tf.constant(given, tf.string))
-        return ragged.values.numpy(), ragged.row_splits.numpy()
-
-    return tokenize
 
 
 def list_wordpieces(vocabulary: str) -> list[str]:

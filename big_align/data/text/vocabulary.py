@@ -12,14 +12,7 @@ from big_align.core.progress import make_bar
 from big_align.core.whole_files import write_whole
 from big_align.data import files, listing, tensorflow_on_cpu
 from big_align.data.examples import strip
-from big_align.data.text import tokenizers
-from big_align.data.text.word_counts import (
-    LONGEST_WORD,
-    Characters,
-    TextCounts,
-    choose_characters,
-    find_lone_characters,
-)
+from big_align.data.text import tokenizers, word_counts
 
 COVERAGE = 0.9999
 """The share of all characters that a vocabulary spells by default."""
@@ -36,7 +29,7 @@ class Learned:
     """A vocabulary that was learned."""
 
     pieces: list[str]  # the special tokens, single characters, then longer pieces
-    characters: Characters  # which single characters there are, and which are missing
+    characters: word_counts.Characters  # which single characters there are, and which are missing
     # words of more than `LONGEST_WORD` bytes, which stay unknown, as often as they occur
     long_words: int
 
@@ -46,7 +39,7 @@ def check_settings(size: int, coverage: float) -> None:
     special = len(tokenizers.SPECIAL_TOKENS)
     if size <= special:
         raise UserError(f"size is {size}; it must be above the {special} special tokens")
-    choose_characters({}, coverage)
+    word_counts.choose_characters({}, coverage)
 
 
 def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COVERAGE) -> Learned:
@@ -65,10 +58,12 @@ def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COV
     special = list(tokenizers.SPECIAL_TOKENS)
     if not counts:
         raise UserError("there are no words to learn from")
-    words = {word: n for word, n in counts.items() if len(word.encode()) <= LONGEST_WORD}
+    words = {
+        word: n for word, n in counts.items() if len(word.encode()) <= word_counts.LONGEST_WORD
+    }
     long_words = sum(counts.values()) - sum(words.values())
-    characters = choose_characters(words, coverage)
-    lone = find_lone_characters(characters.kept)
+    characters = word_counts.choose_characters(words, coverage)
+    lone = word_counts.find_lone_characters(characters.kept)
     single = sorted(characters.kept)
     single += [f"##{character}" for character in single if character not in lone]
     if (needed := len(special) + len(single)) > size:
@@ -148,10 +143,10 @@ class Spelling:
 
 
 def measure_spelling(
-    vocabulary: str, counts: Mapping[str, TextCounts], lowercase: bool = True
+    vocabulary: str, counts: Mapping[str, word_counts.TextCounts], lowercase: bool = True
 ) -> dict[str, Spelling]:
     """Measures how a vocabulary in a file spells the texts that `count_texts` counted."""
-    tokenizer = tokenizers.WordPieceTokenizer(vocabulary, LONGEST_WORD + 2, lowercase)
+    tokenizer = tokenizers.WordPieceTokenizer(vocabulary, word_counts.LONGEST_WORD + 2, lowercase)
     found = {}
     for language, counted in counts.items():
         pieces = unknown = 0

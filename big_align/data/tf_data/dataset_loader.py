@@ -1,5 +1,6 @@
 """A `tf.data.Dataset` of batches as the trainer takes its data."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -11,14 +12,7 @@ from typing import Any
 from big_align.core.errors import UserError
 from big_align.core.regular_files import read_regular
 from big_align.data import tensorflow_on_cpu
-from big_align.data.tf_data.batch_checks import (
-    Limits,
-    check_first,
-    check_numbers,
-    check_rows,
-    check_spec,
-    complete_batch,
-)
+from big_align.data.tf_data import batch_checks
 from big_align.data.workers.batch_memory import HostBatch, Row
 
 ATTRIBUTE = "big_align_facts"
@@ -66,7 +60,7 @@ STEP = "step"
 """The name of the file that holds the step of a position."""
 
 
-class DatasetLoader:
+class DatasetLoader(contextlib.AbstractContextManager):
     """The batches of this process, from a data set that can begin at any step.
 
     Args:
@@ -87,7 +81,7 @@ class DatasetLoader:
         rows: int,
         batch_size: int,
         where: str,
-        limits: Limits,
+        limits: batch_checks.Limits,
     ):
         self.batch_size = batch_size
         self._make, self._expected, self._rows, self._where = make, expected, rows, where
@@ -136,9 +130,6 @@ class DatasetLoader:
         """Ends the work ahead, as soon as nothing holds an iterator."""
         self._ahead = None
 
-    def __enter__(self) -> "DatasetLoader":
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self.close()
 
@@ -159,7 +150,7 @@ class DatasetLoader:
                 f"{self._where} returns a {type(dataset).__name__}; it must return a "
                 "tf.data.Dataset of batches"
             )
-        check_spec(dataset.element_spec, self._expected, self._rows, self._where)
+        batch_checks.check_spec(dataset.element_spec, self._expected, self._rows, self._where)
         return dataset
 
     def _start(self, step: int) -> "_Batches":
@@ -221,7 +212,7 @@ class SavedDatasetLoader(DatasetLoader):
 class _Batches(Iterator[HostBatch]):
     """An iterator over a data set that can be peeked at, saved and restored."""
 
-    def __init__(self, dataset: Any, rows: int, limits: Limits, where: str):
+    def __init__(self, dataset: Any, rows: int, limits: batch_checks.Limits, where: str):
         self._iterator = dataset.as_numpy_iterator()
         self._error = facts_of(dataset).error
         self._rows, self._limits, self._where = rows, limits, where
@@ -276,11 +267,11 @@ class _Batches(Iterator[HostBatch]):
             if cause := self._error():
                 raise cause from error
             raise UserError(f"{self._where}: {_first_line(error)}") from error
-        check_rows(batch, self._rows, self._where)
-        batch = complete_batch(batch, self._rows)
-        check_numbers(batch, self._limits, self._where)
+        batch_checks.check_rows(batch, self._rows, self._where)
+        batch = batch_checks.complete_batch(batch, self._rows)
+        batch_checks.check_numbers(batch, self._limits, self._where)
         if not self.count:
-            check_first(batch, self._limits, self._where)
+            batch_checks.check_first(batch, self._limits, self._where)
         return batch
 
 

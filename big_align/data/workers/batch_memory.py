@@ -87,7 +87,9 @@ class BatchMemory:
         with self._lock:
             while self._free.qsize() > self._keep:
                 self._returned.append(self._free.get())
-                self._give_back(self._blocks[self._returned[-1]])
+                advice = getattr(mmap, "MADV_REMOVE" if self._file else "MADV_DONTNEED", None)
+                if advice is not None:  # the memory goes back to the system
+                    self._blocks[self._returned[-1]].madvise(advice)
             try:
                 number = self._free.get_nowait()
             except queue.Empty:
@@ -111,11 +113,6 @@ class BatchMemory:
         self._blocks.append(block)
         return number
 
-    def _give_back(self, block: mmap.mmap) -> None:
-        advice = getattr(mmap, "MADV_REMOVE" if self._file else "MADV_DONTNEED", None)
-        if advice is not None:
-            block.madvise(advice)
-
 
 class _Lease:
     """Holds a block while an array refers to it: NumPy keeps this as the base of every view."""
@@ -123,12 +120,8 @@ class _Lease:
     def __init__(self, block: mmap.mmap):
         address = np.frombuffer(block, np.uint8).ctypes.data
         self._block = block
-        self.__array_interface__ = {
-            "shape": (len(block),),
-            "typestr": "|u1",
-            "data": (address, False),
-            "version": 3,
-        }
+        described = {"shape": (len(block),), "typestr": "|u1", "version": 3}
+        self.__array_interface__ = described | {"data": (address, False)}
 
 
 class MappedBatches:

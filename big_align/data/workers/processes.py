@@ -1,6 +1,5 @@
 """Processes that write into batches: Python's lock keeps one process to a few cores."""
 
-import contextlib
 import os
 import queue
 import signal
@@ -8,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from big_align.data.workers.batch_memory import BatchMemory
@@ -127,24 +126,18 @@ class _Process:
         here, there = zip(*(socket.socketpair() for _ in range(self._threads)), strict=True)
         passed = [*self._descriptors, *(end.fileno() for end in there)]
         path = os.pathsep.join(each or os.getcwd() for each in sys.path)
-        with _signals_held():
+        # a process inherits which signals are blocked; the parent handles these for it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
             child = subprocess.Popen(
                 [sys.executable, "-m", "big_align.data.workers.worker", *map(str, passed)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=passed,
                 env={**ENVIRONMENT, **os.environ, "PYTHONPATH": path},
             )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for end in there:
             end.close()
         # The channels first: a thread that sees a new process must see its channels.
         self.channels, self.child = [Channel(end.detach()) for end in here], child
-
-
-@contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    """Blocks signals that the parent handles: a process that starts now inherits that."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
