@@ -42,7 +42,6 @@ class Caption(str):
     __slots__ = ("language",)
 
     def __new__(cls, text: str, language: str = ""):
-        """Makes a caption."""
         made = super().__new__(cls, text)
         made.language = language
         return made
@@ -55,20 +54,12 @@ def language_of(text: str) -> str:
 
 @dataclasses.dataclass(slots=True)
 class Example:
-    """One image with its captions and its classes.
+    """One image with its captions and its classes."""
 
-    Attributes:
-      key: the name of the example in its shard.
-      image: the encoded file, or pixels uint8 [h w 3].
-      captions: texts that describe the image; empty if the source has none. If their languages are
-        known, they are `Caption`s.
-      labels: its classes, each once; empty if it has none.
-    """
-
-    key: str
-    image: Any
-    captions: list[str]
-    labels: tuple[int, ...]
+    key: str  # its name in its shard
+    image: Any  # the encoded file, or pixels uint8 [h w 3]
+    captions: list[str]  # `Caption`s if languages are known; empty if the source has none
+    labels: tuple[int, ...]  # each once
 
     @property
     def label(self) -> int:

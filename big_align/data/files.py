@@ -5,7 +5,7 @@ import functools
 import glob
 import os
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from big_align.core.errors import MissingFile, UserError
 from big_align.core.regular_files import MEMBER_MAX, open_given, open_regular
@@ -26,17 +26,6 @@ UNMARKED = (
     "`iconv -f UTF-16LE -t UTF-8 OLD > NEW` converts it"
 )
 OPEN_FILES = 128  # kept open by one source; far below the usual limit of 1024 per process
-
-
-@runtime_checkable
-class ReadableFile(Protocol):
-    """A file open for reading bytes at a position."""
-
-    def read(self, size: int = -1) -> bytes:
-        """Reads up to `size` bytes."""
-
-    def seek(self, position: int) -> int:
-        """Moves to a position."""
 
 
 class _Descriptor:
@@ -134,10 +123,7 @@ Files = LocalFiles | FsspecFiles | TensorFlowFiles
 
 
 def files_of(path: str) -> Files:
-    """Returns the `Files` that can open a path: local, fsspec's, or TensorFlow's for gs://.
-
-    If nothing here can, fsspec's UserError says which package would.
-    """
+    """Returns what can open a path: local, fsspec's, or TensorFlow's files for gs://."""
     if "://" not in path:
         return LocalFiles()
     try:
@@ -149,11 +135,7 @@ def files_of(path: str) -> Files:
 
 
 def exists(path: str) -> bool:
-    """Returns whether there is a file or a folder, local or remote.
-
-    It raises ValueError if no file can have the path, and OSError if it cannot be told, such as
-    without permission.
-    """
+    """Returns whether there is a file or a folder; ValueError if no file can have the path."""
     files = files_of(path)
     try:
         files.stamp(path)
@@ -205,10 +187,7 @@ def decode(data: bytes) -> str:
 
 
 def read_text(path: str, what: str = "") -> str:
-    """Reads a file of text, local or remote (`decode`); raises MissingFile, or UserError.
-
-    The message begins with `what`, such as "class list ", and the name of the file.
-    """
+    """Reads a file of text, local or remote (`decode`); errors begin with `what` and its name."""
     try:
         return decode(files_of(path).read_all(path))
     except FileNotFoundError as error:

@@ -18,10 +18,7 @@ A value of two characters takes more than a hundred bytes in memory.
 
 
 class NotJson(ValueError):
-    """A text that is not JSON, or is JSON that nothing here takes.
-
-    The message follows what the text is, as in "is not JSON: Expecting value".
-    """
+    """A text that is not JSON that can be used; the message begins with "is not JSON"."""
 
 
 def parse_json(text: str, bytes_of_a_value: int = BYTES_OF_A_VALUE) -> Any:
@@ -66,10 +63,7 @@ def format_json(fields: Mapping[str, Any], lists: Mapping[str, Iterable[Any]]) -
 
 
 def find_half(text: str) -> str:
-    """Returns where a text has half of a surrogate pair, which JSON can hold and UTF-8 cannot.
-
-    It follows "the text has"; "" means that there is none.
-    """
+    """Returns where ("the text has ...") a text has half of a surrogate pair, "" for nowhere."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

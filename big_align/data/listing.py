@@ -21,7 +21,9 @@ COMMA = "\ud800"  # stands for a comma of a name; no path has it
 def expand_paths(path: Paths, shards: str = "") -> list[str]:
     """Lists the files that a path with globs, braces and commas names, in order, each once.
 
-    A file that links give several names is listed once, as is a folder (`drop_repeats`).
+    A file that links give several names is listed once, as is a folder (`drop_repeats`); those of
+    one glob are sorted. A pattern that matches no file, or a folder instead of `shards`, is a
+    ValueError.
 
     Args:
       path: names or patterns separated by commas; `**` stands for any folders, `{00000..00005}`
@@ -30,12 +32,6 @@ def expand_paths(path: Paths, shards: str = "") -> list[str]:
         there is such a file, or if they match nothing as a pattern. Or a list of them, in which
         commas are part of a name, and an entry that is the name of a file is no pattern.
       shards: what files in a folder are called, as in "*.tar", if a folder is no file.
-
-    Returns:
-      The file names; those of one glob are sorted.
-
-    Raises:
-      ValueError: a pattern matches no file, or a folder is given instead of shards.
     """
     names = []
     for entry in _split_commas(path) if isinstance(path, str) else map(str, path):
@@ -208,7 +204,6 @@ def _expand_braces(pattern: str) -> list[str]:
 
 
 def _scan(folder: str) -> list[os.DirEntry]:
-    """Lists what is in a folder, by name."""
     try:
         with os.scandir(folder or ".") as entries:
             found = [entry for entry in entries if not entry.name.startswith(".")]
@@ -267,6 +262,5 @@ def _identify(name: str) -> tuple[int, ...] | None:
 
 
 def _count_links(path: str) -> int:
-    """Returns how many parts of a path are links."""
     parts = path.rstrip("/").split("/")
     return sum(os.path.islink("/".join(parts[:n])) for n in range(1, len(parts) + 1))

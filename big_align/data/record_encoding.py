@@ -11,10 +11,7 @@ from big_align.data import tensorflow_on_cpu
 
 
 def encode_example(features: Mapping[str, Sequence[bytes] | Sequence[int]]) -> bytes:
-    """Returns a tf.train.Example message, the same bytes for the same features.
-
-    Features are lists of bytes or of integers; an empty one is left out.
-    """
+    """Returns a tf.train.Example, the same bytes for the same features; empty ones are left out."""
     train = tensorflow_on_cpu.load().train
     made = {}
     for name, values in features.items():

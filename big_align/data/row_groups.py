@@ -47,10 +47,7 @@ class RowGroups:
         return type(self), (self._paths, self._budget)  # each process has its own cache
 
     def read(self, place: Place, names: tuple[str, ...], row: int) -> list[Any]:
-        """Returns the values of columns in a row of a group; raises BrokenExample.
-
-        Names may be those of fields of structs, such as `image.bytes`.
-        """
+        """Returns values in a row, also of fields such as `image.bytes`; raises BrokenExample."""
         try:
             table = self._get((place, names))
             return [_value(table, name, row) for name in names]
@@ -126,7 +123,7 @@ def list_fields(schema: pa.Schema) -> list[str]:
     return [f"{struct.name}.{field.name}" for struct in structs for field in struct.type]
 
 
-def open_table(file: files.ReadableFile) -> pq.ParquetFile:
+def open_table(file: Any) -> pq.ParquetFile:
     """Opens a Parquet file; checksums of pages, if any, are verified as the pages are read."""
     return pq.ParquetFile(file, page_checksum_verification=True)
 

@@ -23,10 +23,8 @@ NAMED = ("file", "address", " file", " address")
 class BadLines:
     """The handling of lines that cannot be used: the first ends the reading, or all are noted.
 
-    Args:
-      path: the table.
-      skip: whether bad lines are noted, and the rest is read; None where that cannot be set.
-      unit: what is numbered, for messages: a line, or an object of a JSON list.
+    `skip` says which, and None that it cannot be set. The unit is what messages number, a line or
+    an object of a JSON list. `found` says by number why each bad line cannot be used.
     """
 
     def __init__(self, path: str, skip: bool | None = None, unit: str = "line"):

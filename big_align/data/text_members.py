@@ -43,7 +43,6 @@ class TextMembers:
         return captions, labels
 
     def _read_captions(self, data: dict[str, bytes]) -> list[tuple[Any, Any]]:
-        """Returns the values of the fields of captions, each with its language."""
         if len(self._captions) == 1:
             ((tag, *place),) = self._captions
             value = examples.read_field(data[place[0]], *place)
@@ -80,10 +79,7 @@ def check_languages(caption: str | None, language: str | None) -> list[tuple[str
 
 
 def tell_captions(found: Sequence[tuple[Any, Any]], lines: bool = False) -> list[str]:
-    """Makes captions from the values of language fields; some may be empty, but not all.
-
-    A language that is not a text is ignored. With `lines`, each line is a caption of its own.
-    """
+    """Makes captions from the values of language fields; some may be empty, but not all."""
     there = [pair for pair in found if pair[1] not in (None, "", [])]
     if not there and len(found) > 1:
         listed = ", ".join(str(language) for language, _ in found)

@@ -45,19 +45,17 @@ class Examination:
     @property
     def sources(self) -> dict[str, str]:
         """Digests of the files of these functions: what other versions judged is not used again."""
-        given = {"classifier": self.classifier, "languages": self.languages}
-        return {kind: _digest_module(name, f"--{kind}") for kind, name in given.items() if name}
+        digests = {}
+        for kind, name in (("classifier", self.classifier), ("languages", self.languages)):
+            if name:
+                _load(name, f"--{kind}")
+                path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+                digests[kind] = fingerprint(pathlib.Path(path).read_bytes(), 16) if path else ""
+        return digests
 
     def load(self) -> tuple[Classifier | None, Languages | None]:
         """Imports the functions; raises UserError if one does not exist."""
         return _load(self.classifier, "--classifier"), _load(self.languages, "--languages")
-
-
-def _digest_module(name: str, flag: str) -> str:
-    """Returns a digest of the file of the module that a function is taken from."""
-    _load(name, flag)
-    path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
-    return fingerprint(pathlib.Path(path).read_bytes(), 16) if path else ""
 
 
 def _load(name: str, flag: str) -> Callable[..., Any] | None:

@@ -78,11 +78,9 @@ def find_inputs(
 ) -> Inputs:
     """Lists the files of raw pairs; UserError if nothing is there, or not what the path shows.
 
-    Args:
-      path: files or a folder; globs, braces and comma lists, local or remote.
-      kind: the kind of source; None infers it from the path.
-      arguments: other fields of the source, each "NAME=VALUE".
-      keep: columns, or members of tar shards, that will be read as well.
+    The path is files or a folder, with globs, braces and comma lists, local or remote, from which
+    the kind of source is inferred if it is None. The arguments are other fields of the source, each
+    "NAME=VALUE"; columns, or members of tar shards, to `keep` are read as well.
     """
     ending = posixpath.splitext(path.rstrip("}").rpartition(",")[2])[1].lower()
     try:

@@ -46,15 +46,11 @@ def import_pipelines() -> Any:
 
 
 def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, Any]:
-    """Runs a job, or the rest of it; returns its statistics.
+    """Runs a job, or the rest of it, with Beam's options; returns its statistics.
 
     `finished_before` is among them if there was nothing to do. It is a UserError if the output
-    belongs to another job, another process writes into it, or nothing could be read.
-
-    Args:
-      plan: what is asked for.
-      options: Beam's, such as its runner: `pipelines.read_options`.
-      wave_bytes: bytes of images that are grouped at a time, if the runner holds them in memory.
+    belongs to another job, another process writes into it, or nothing could be read. Runners that
+    hold in memory what is grouped get shards of at most `wave_bytes` at a time.
     """
     pipelines = import_pipelines()
     plan.examination.load()
@@ -64,9 +60,8 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
     done = None if plan.sample else _check_output(plan, settings)
     if done:
         return done | {"finished_before": True}
-    if plan.sample:
-        return _run(plan, options, pipelines, settings, wave_bytes)
-    with storage.own_folder(plan.output, "prepare"):
+    alone = contextlib.nullcontext() if plan.sample else storage.own_folder(plan.output)
+    with alone:
         return _run(plan, options, pipelines, settings, wave_bytes)
 
 
@@ -228,7 +223,6 @@ def run_pipeline(pipeline: Callable[..., None], *arguments: Any) -> None:
 def _write_shards(
     plan: JobPlan, pipelines: Any, options: Any, statistics: dict[str, Any], wave_bytes: int
 ) -> None:
-    """Writes the shards that are not there yet."""
     count = statistics["shards"]
     missing = _list_missing(count, plan)
     size = len(missing) or 1

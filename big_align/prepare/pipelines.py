@@ -16,6 +16,7 @@ from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules
 from big_align.prepare.sampling import choose_rates
+from big_align.prepare.sketch import is_sampled
 from big_align.prepare.text_rules import identify_text
 
 # Beam logs the traceback of an error that a worker raises; of a user error, a line is printed.
@@ -130,8 +131,13 @@ def decide(plan: JobPlan, options: PipelineOptions) -> None:
         decided = images | "Decide" >> beam.FlatMap(
             transforms.decide, _choose_rates(images, plan.rules), plan
         ).with_output_types(tuple[str, Any])
-        counts = (_select(decided, "counts"), measured, partners, crowds) | beam.Flatten()
-        noted = [_note_counts(counts, folder), _note_samples(_select(decided, "samples"), folder)]
+        counts = (
+            (_select(decided, "counts"), measured, partners, crowds)
+            | beam.Flatten()
+            | "Sum" >> beam.CombineGlobally(transforms.SumByName())
+            | "Note counts" >> beam.Map(_write_json, storage.join(folder, "counts.json"))
+        )
+        noted = [counts, _note_samples(_select(decided, "samples"), folder)]
         if not plan.sample:
             noted.append(_note_rows(_select(decided, "kept"), plan))
         # all end in one step: a runner may compute only what the last step needs
@@ -149,14 +155,6 @@ def _choose_rates(images: beam.PCollection, rules: Rules) -> beam.pvalue.AsSingl
         | "Rates" >> beam.Map(choose_rates, rules.language_temperature, rules.language_floor)
     )
     return beam.pvalue.AsSingleton(rates)
-
-
-def _note_counts(counts: beam.PCollection, folder: str) -> beam.PCollection:
-    return (
-        counts
-        | "Sum" >> beam.CombineGlobally(transforms.SumByName())
-        | "Note counts" >> beam.Map(_write_json, storage.join(folder, "counts.json"))
-    )
 
 
 def _note_samples(samples: beam.PCollection, folder: str) -> beam.PCollection:
@@ -183,7 +181,6 @@ def _note_rows(kept: beam.PCollection, plan: JobPlan) -> beam.PCollection:
 
 
 def _select(decided: beam.PCollection, kind: str) -> beam.PCollection:
-    """Returns the decisions of one kind."""
     return (
         decided
         | f"Find {kind}" >> beam.Filter(lambda found, kind=kind: found[0] == kind)
@@ -210,7 +207,9 @@ def _judge_texts(
             | "No suspects" >> beam.Filter(lambda found: not steps.is_suspect(found, plan))
             | "As they are" >> beam.Map(lambda found: found[1]).with_output_types(tuple[bytes, Any])
         ]
-        keyed = keyed | "Suspects and a sample" >> beam.Filter(steps.is_counted, plan)
+        keyed = keyed | "Suspects and a sample" >> beam.Filter(
+            lambda found: steps.is_suspect(found, plan) or is_sampled(found[0])
+        )
     real = keyed | "Texts alone" >> beam.Filter(lambda found: found[1][1][2] >= 0)
     partners = real | "Text and image" >> beam.Map(
         lambda found: (found[0], found[1][0])

@@ -75,7 +75,6 @@ class JobPlan:
         return storage.join(self.facts, kind, f"{stretch.name}.jsonl")
 
     def shard_path(self, shard: int) -> str:
-        """Returns the file of a shard."""
         return storage.join(self.output, name_shard(shard, self.shard_format))
 
     def result(self, name: str) -> str:
@@ -88,7 +87,6 @@ class JobPlan:
         return [name for name in names if any(is_shard(name, kind) for kind in FORMATS)]
 
     def file_path(self, file: int) -> str:
-        """Returns the file about an input file."""
         return storage.join(self.facts, "files", f"{file:06d}.json")
 
     def read_files(self) -> Iterator[tuple[int, dict[str, Any]]]:

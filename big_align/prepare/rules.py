@@ -14,38 +14,20 @@ DUPLICATES = ("merge", "first", "keep")
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What pairs must satisfy; None sets no limit. The defaults are those of ALIGN §3.
+    """What pairs must satisfy; None sets no limit. The defaults are those of ALIGN §3."""
 
-    Attributes:
-      min_side: the shorter side of an image has more pixels than this.
-      max_aspect: the longer side is less than this many times the shorter one.
-      max_texts: an image has at most this many different texts.
-      max_images: a text belongs to at most this many different images.
-      min_unigrams: the fewest unigrams of a text.
-      max_unigrams: the most unigrams of a text.
-      tokens: how many unigrams and bigrams, the most frequent of the raw data, are not rare; a text
-        may have no rare one.
-      scale_tokens: whether in small data a rare token is a unigram that occurs once.
-      duplicates: if pairs have images with the same pixels, `merge` makes one example with all
-        their texts, `first` keeps the first, and `keep` keeps all.
-      normalize: whether texts are normalized (`text_rules.normalize_text`).
-      language_temperature: the temperature at which languages are sampled from what is left
-        (`sampling.choose_rates`).
-      language_floor: languages with at most this many pairs are not sampled.
-    """
-
-    min_side: int | None = 200
-    max_aspect: int | float | None = 3.0
-    max_texts: int | None = 1000
-    max_images: int | None = 10
-    min_unigrams: int | None = 3
-    max_unigrams: int | None = 20
-    tokens: int | None = text_rules.PAPER_TOKENS
-    scale_tokens: bool = True
-    duplicates: str = "merge"
-    normalize: bool = True
-    language_temperature: int | float | None = None
-    language_floor: int = 1000
+    min_side: int | None = 200  # the shorter side of an image has more pixels
+    max_aspect: int | float | None = 3.0  # the longer side is below this many shorter ones
+    max_texts: int | None = 1000  # an image has at most this many different ones
+    max_images: int | None = 10  # a text belongs to at most this many different ones
+    min_unigrams: int | None = 3  # of a text, at least
+    max_unigrams: int | None = 20  # of a text, at most
+    tokens: int | None = text_rules.PAPER_TOKENS  # the most frequent ones, which are not rare
+    scale_tokens: bool = True  # whether in small data a rare token is a unigram that occurs once
+    duplicates: str = "merge"  # of pixels: `merge` all texts, take the `first`, or `keep` all
+    normalize: bool = True  # whether texts are normalized (`text_rules`)
+    language_temperature: int | float | None = None  # at which what is left is sampled
+    language_floor: int = 1000  # languages with at most this many pairs are not sampled
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -163,13 +145,8 @@ def decide_group(
     It yields every pair, with the rules that would drop it in their order, none for one that is
     kept; and the examples to write: at most one, unless duplicates are kept. The pairs of a dropped
     image are passed through one at a time: a picture that says "not available" has millions.
-
-    Args:
-      pairs: pairs whose images have the same pixels.
-      crowded: whether the image has too many texts.
-      listed: whether it is in the list of images to drop.
-      rules: the numbers.
-      is_drawn: returns whether a pair that no rule drops is kept; None keeps all.
+    Crowded images have too many texts, and listed ones are to be dropped; pairs that no rule drops
+    are kept if they are drawn.
     """
     first = next(iter(pairs))
     about_image = judge_image(first.width, first.height, first.flag, rules)

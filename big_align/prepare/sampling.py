@@ -58,10 +58,7 @@ def draw_pairs(
 def count_languages(
     pairs: Iterable[Pair], crowded: bool, listed: bool, rules: Rules
 ) -> dict[str, int]:
-    """Returns how many pairs of an image each language has that no rule drops.
-
-    The arguments are those of `decide_group`.
-    """
+    """Counts the pairs of an image that no rule drops by language; see `decide_group`."""
     counts: dict[str, int] = {}
     for decided in decide_group(pairs, crowded, listed, rules):
         if not isinstance(decided, Kept) and not decided[1]:

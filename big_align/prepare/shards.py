@@ -30,10 +30,7 @@ def count_shards(examples: int, shard_size: int) -> int:
 
 
 def find_place(rank: int, examples: int, shards: int) -> tuple[int, int]:
-    """Returns the shard of an example and its place there, by its rank in the order of all.
-
-    Shards differ by at most one example.
-    """
+    """Returns shard and place of an example by its rank; shards differ by at most one example."""
     shard = rank * shards // examples
     return shard, rank - -(-shard * examples // shards)
 

@@ -94,7 +94,6 @@ def is_sampled(thing: bytes) -> bool:
 
 
 def write_sketch(path: str, sketch: CountMinSketch) -> None:
-    """Writes a sketch, whole or not at all."""
     with storage.open_whole(path) as file:
         np.save(file, sketch.table)
 

@@ -44,7 +44,7 @@ def open_whole(path: str) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def own_folder(folder: str, what: str) -> Iterator[None]:
+def own_folder(folder: str) -> Iterator[None]:
     """Makes a folder and keeps a second process of this machine out; elsewhere it does nothing."""
     if "://" in folder:
         yield
@@ -53,7 +53,7 @@ def own_folder(folder: str, what: str) -> Iterator[None]:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder} cannot be made: {error}") from error
-    with lock_folder(folder, f"another {what} writes into it; wait for it, or stop it"):
+    with lock_folder(folder, "another prepare writes into it; wait for it, or stop it"):
         yield
 
 

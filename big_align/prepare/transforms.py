@@ -101,10 +101,7 @@ def _list_tokens(pair: tuple[bytes, str], bigrams: bool) -> Iterator[tuple[bytes
 
 @beam.ptransform_fn
 def FindRareTexts(texts: beam.PCollection, rule: text_rules.TokenRule) -> beam.PCollection:
-    """Finds texts with a rare token.
-
-    Takes (text id, text) of all pairs; makes (text id, "rare"), each once.
-    """
+    """Finds texts with a rare token; (text id, text) of all become (text id, "rare"), once."""
     return (
         texts
         | "Tokens" >> beam.FlatMap(_list_tokens, rule.bigrams)
@@ -125,10 +122,7 @@ def weigh_partners(found: tuple[bytes, int], name: str, sampled: bool) -> dict[s
 
 @beam.ptransform_fn
 def CountPartners(pairs: beam.PCollection) -> beam.PCollection:
-    """Counts the different partners of each key: images of a text, or texts of an image.
-
-    Takes (key, partner); makes (key, count).
-    """
+    """Counts the different partners of each key: (key, partner) of all become (key, count)."""
     return (
         pairs
         | "Once" >> beam.Distinct()

@@ -19,13 +19,8 @@ ABSENT = -1
 class RelabeledSource(ChosenExamples):
     """Examples of a source, with each label mapped by a table.
 
-    Args:
-      source: the examples.
-      order: the new label for each label of the source, or ABSENT for a class that is left out.
-      title: what the new labels belong to, for error messages.
-      leave_out: whether to skip examples of classes that are left out, which reads all labels.
-        Otherwise they are an error.
-      class_names: the name of each new label, if known.
+    A class whose new label is ABSENT is left out: with `leave_out` its examples are skipped, which
+    reads all labels; otherwise they are an error, whose message names `title`, the list.
     """
 
     def __init__(
@@ -112,10 +107,7 @@ def join_sources(
 
 
 def choose_classes(names: tuple[str, ...] | str, source: examples.Source) -> ClassList:
-    """Returns a class list from names, from what `read_classes` takes, or "source".
-
-    The latter means the names that the source has itself, with spaces for underscores.
-    """
+    """Returns a list of names, of what `read_classes` takes, or ("source") of the source's own."""
     if names != OWN_NAMES:
         return read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
     if source.class_names is None:

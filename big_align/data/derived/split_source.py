@@ -33,9 +33,6 @@ class SplitSource(ChosenExamples):
       held_out: whether this is the part that is held out.
       max_examples: with `held_out`, how many of its examples are used at most, those with the
         smallest hashes; the others are in neither part.
-
-    Raises:
-      UserError: the fraction is out of range, or leaves a part without examples.
     """
 
     def __init__(

@@ -77,21 +77,13 @@ def rand_augment(
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What may be drawn, and how strong it is.
+    """What may be drawn, and how strong it is."""
 
-    Attributes:
-      operations: the names of those that are drawn.
-      magnitude_std: the standard deviation of the magnitude.
-      fill: the color of what moves in from outside.
-      shift: the pixels of a translation, from the side in pixels and the fraction.
-      factor: that of brightness and the like, from the fraction and the sign.
-    """
-
-    operations: tuple[str, ...]
-    magnitude_std: float
-    fill: tuple[int, ...]
-    shift: Callable[[int, float], float]
-    factor: Callable[[float, int], float]
+    operations: tuple[str, ...]  # the names of those that are drawn
+    magnitude_std: float  # the standard deviation of the magnitude
+    fill: tuple[int, ...]  # the color of what moves in from outside
+    shift: Callable[[int, float], float]  # pixels, from the side in pixels and the fraction
+    factor: Callable[[float, int], float]  # from the fraction and the sign
 
 
 class Strength(NamedTuple):

@@ -21,12 +21,8 @@ class SameImages:
 
     A source with one example per caption repeats its images. Their embeddings are equal, so each
     copy would be ranked before the right one as a wrong candidate. What counts is what the model
-    sees, so pixels are compared after the transform; this also finds one image in two files.
-
-    Args:
-      count: examples in the set.
-      batch_size: rows of a batch over all processes.
-      rows: the rows that this process makes.
+    sees, so pixels are compared after the transform; this also finds one image in two files. `rows`
+    are those that this process makes of a batch over all.
     """
 
     def __init__(self, count: int, batch_size: int, rows: Int[np.ndarray, " r"]):

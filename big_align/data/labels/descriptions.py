@@ -68,10 +68,7 @@ def _rows_of_json(path: str) -> list[Mapping]:
 
 
 def name_ids(classes: ClassList, word_net: WordNet, rename: bool = False) -> ClassList:
-    """Names the classes that are just WordNet ids after the first lemma of their synsets.
-
-    WordNet is opened only if there are some, or if `rename` wants all that have an id renamed.
-    """
+    """Names classes after the first lemma of their synsets: bare ids, or all that have an id."""
     rows = zip(classes.names, classes.ids, strict=True)
     names = tuple(
         word_net.name_id(id) if not name or (rename and ID.fullmatch(id)) else name
@@ -125,11 +122,7 @@ def take_descriptions(classes: ClassList, given: Mapping[str, str | None]) -> Cl
 
 
 def apply_descriptions(classes: ClassList, found: Sequence[Description]) -> ClassList:
-    """Returns the list with its descriptions.
-
-    It raises UserError if classes with the same name got the same description, or none, and have no
-    different WordNet ids to distinguish them.
-    """
+    """Returns the list with its descriptions; UserError if nothing sets two classes apart."""
     described = dataclasses.replace(classes, descriptions=tuple(each.text for each in found))
     for phrase, labels in find_repeated(described.phrases()).items():
         ids = {classes.ids[label] for label in labels if ID.fullmatch(classes.ids[label])}

@@ -1,8 +1,4 @@
-"""Labels joined by the names of their classes, since a number means another class in each source.
-
-Where labels of two sources meet, or those of a source and a class list, their names are compared.
-Labels are joined by number only if one side has no names.
-"""
+"""Labels joined by the names of their classes; by number only if one side has no names."""
 
 import collections
 from collections.abc import Callable, Sequence
@@ -75,16 +71,10 @@ def _find_places(
 
 
 class UnitedNames(NamedTuple):
-    """The names of several files, each of which numbers its labels by itself.
+    """The names of several files, each of which numbers its labels by itself."""
 
-    Attributes:
-      names: those of all.
-      tables: for each file, the position in `names` for each of its labels; None if that is the
-        label itself.
-    """
-
-    names: Names
-    tables: tuple[Int[np.ndarray, " k"] | None, ...]
+    names: Names  # those of all
+    tables: tuple[Int[np.ndarray, " k"] | None, ...]  # of each file: numbers of its labels
 
     def renumber(self, labels: tuple[int, ...], file: int) -> tuple[int, ...]:
         """Returns the labels of an example of a file among those of all; raises WrongLabel."""

@@ -50,16 +50,12 @@ class WordNet:
 
     def describe_id(self, id: str) -> str:
         """Returns what a synset means, "" if there is none with this id."""
-        match = ID.fullmatch(id)
-        if not match:
-            return ""
-        synset = self._find_synset(match)
+        synset = self._find_synset(id)
         return _clean_gloss(synset.definition()) if synset else ""
 
     def name_id(self, id: str) -> str:
         """Returns the first lemma of a synset, with spaces: "Egyptian cat" for "n02124075"."""
-        match = ID.fullmatch(id)
-        synset = self._find_synset(match) if match else None
+        synset = self._find_synset(id)
         if synset is None:
             raise UserError(f"{id!r} is no id of WordNet 3.0, as n02124075 is")
         return synset.lemma_names()[0].replace("_", " ")
@@ -100,10 +96,7 @@ class WordNet:
         return bool(self._reader.lemmas(name.replace(" ", "_"), "n"))
 
     def hypernyms_of(self, name: str) -> frozenset[str]:
-        """Returns the names of all hypernyms of a noun, in any of its senses and at any distance.
-
-        Names are in lower case, with spaces; a noun that WordNet does not have has none.
-        """
+        """Returns the names of all hypernyms of a noun, in any of its senses, in lower case."""
         with READING:
             synsets = self._reader.synsets(name.replace(" ", "_"), "n")
             return frozenset().union(*(self._hypernyms(synset.offset()) for synset in synsets))
@@ -130,7 +123,9 @@ class WordNet:
 
         return find
 
-    def _find_synset(self, match: re.Match) -> Any:
+    def _find_synset(self, id: str) -> Any:
+        if not (match := ID.fullmatch(id)):
+            return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about an offset where no synset begins
             return self._reader.synset_from_pos_and_offset(match[1], int(match[2]))

@@ -29,10 +29,6 @@ class EvalLoader(contextlib.AbstractContextManager):
       num_threads: None is one per core.
       prefetch: batches that are filled ahead.
       image_shape: the shape of the images; None takes that of the first readable one.
-
-    Raises:
-      ValueError: a value is out of range or the transform is wrong.
-      BrokenDataError: too many examples are broken.
     """
 
     def __init__(

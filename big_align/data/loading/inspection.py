@@ -50,8 +50,7 @@ class Duplicates:
 
     count: int  # beyond the first of each
     total: int  # in all
-    # of the largest: how many are the same, what, and their names
-    groups: list[tuple[int, str, list[str]]]
+    groups: list[tuple[int, str, list[str]]]  # of the largest: how many, what, and their names
 
 
 @dataclasses.dataclass
@@ -107,16 +106,10 @@ def inspect_source(
     seed: int = 0,
     max_pixels: int = MAX_PIXELS,
 ) -> Report:
-    """Looks at the examples of a source, or at some of them drawn at random.
+    """Looks at the examples of a source, or at `most` of them drawn at random.
 
-    Args:
-      source: the examples.
-      transform: image operations, as in training.
-      texts: how they become tokens; None if none are read.
-      most: how many examples are looked at; None for all.
-      pictures: how many of these are kept.
-      seed: the seed of all that is drawn.
-      max_pixels: an encoded image with more is broken, as in training.
+    The transform and `max_pixels` are those of training; without `texts` none are read. Some
+    examples are kept as pictures.
     """
     offsets, random = ShardOffsets(source.shard_sizes), np.random.default_rng(seed)
     numbers = np.arange(offsets.count)
@@ -126,7 +119,7 @@ def inspect_source(
     faults: dict[str, Fault] = {}
     kept: list[Picture] = []
     sizes, counts, tokens, unknown, labels = [], [], [], 0, Counter()
-    images, captions = _Hashes(), _Hashes()
+    images, captions = array.array("Q"), array.array("Q")  # numbers and hashes, in turns
     read = _Reader(source, Transform(transform, max_pixels), max_pixels, seed)
     for chunk in _read_chunks(read, numbers, faults):
         visible = [texts.texts_of(s.captions, s.labels) if texts else [] for s in chunk]
@@ -137,9 +130,9 @@ def inspect_source(
             counts.append(len(seen.captions))
             tokens += map(len, text_tokens)
             labels.update(seen.labels)
-            images.add(seen.number, seen.digest)
+            images.extend((seen.number, seen.digest))
             for caption in dict.fromkeys(seen.captions):
-                captions.add(seen.number, _digest(caption))
+                captions.extend((seen.number, _digest(caption)))
             if seen.number in shown and len(kept) < pictures:
                 some = [_show(texts, ids) for ids in text_tokens[:SHOWN]]
                 name = read.name(seen.number)
@@ -161,32 +154,25 @@ def inspect_source(
         length=texts.length if texts else 0,
         unknown=unknown,
         labels=labels,
-        images_twice=images.find(read.name, lambda number, digest: ""),
-        captions_twice=captions.find(read.name, find_caption),
+        images_twice=_find_twice(images, read.name, lambda number, digest: ""),
+        captions_twice=_find_twice(captions, read.name, find_caption),
         pictures=kept,
     )
 
 
-class _Hashes:
-    """Hashes of the contents of examples, sixteen bytes each with the example's number."""
-
-    def __init__(self):
-        self._rows = array.array("Q")
-
-    def add(self, number: int, digest: int) -> None:
-        self._rows.extend((number, digest))
-
-    def find(self, name_of: Callable[[int], str], text_of: Callable[[int, int], str]) -> Duplicates:
-        """Groups equal contents."""
-        rows = np.array(self._rows, np.uint64).reshape(-1, 2)
-        digests, counts = np.unique(rows[:, 1], return_counts=True)
-        largest = [n for n in np.argsort(-counts, kind="stable")[:SHOWN].tolist() if counts[n] > 1]
-        groups = []
-        for n in largest:
-            numbers = rows[rows[:, 1] == digests[n], 0].astype(np.int64).tolist()
-            names = [name_of(number) for number in numbers[:SHOWN]]
-            groups.append((int(counts[n]), text_of(numbers[0], int(digests[n])), names))
-        return Duplicates(len(rows) - len(digests), len(rows), groups)
+def _find_twice(
+    pairs: array.array, name_of: Callable[[int], str], text_of: Callable[[int, int], str]
+) -> Duplicates:
+    """Groups the numbers of examples with equal hashes."""
+    rows = np.array(pairs, np.uint64).reshape(-1, 2)
+    digests, counts = np.unique(rows[:, 1], return_counts=True)
+    largest = [n for n in np.argsort(-counts, kind="stable")[:SHOWN].tolist() if counts[n] > 1]
+    groups = []
+    for n in largest:
+        numbers = rows[rows[:, 1] == digests[n], 0].astype(np.int64).tolist()
+        names = [name_of(number) for number in numbers[:SHOWN]]
+        groups.append((int(counts[n]), text_of(numbers[0], int(digests[n])), names))
+    return Duplicates(len(rows) - len(digests), len(rows), groups)
 
 
 def _digest(data: bytes | str) -> int:
@@ -194,8 +180,6 @@ def _digest(data: bytes | str) -> int:
 
 
 class _Reader:
-    """Reads and decodes an example, given its number."""
-
     def __init__(self, source: examples.Source, transform: Transform, max_pixels: int, seed: int):
         self._source, self._offsets = source, ShardOffsets(source.shard_sizes)
         self._transform, self._max_pixels, self._seed = transform, max_pixels, seed
@@ -250,7 +234,6 @@ def _tokenize(texts: Texts | None, visible: list[list[str]]) -> tuple[list[list[
 
 
 def _show(texts: Texts, ids: list[int]) -> list[str]:
-    """Returns the tokens of a text as a reader sees them."""
     if hasattr(texts.tokenizer, "pieces"):
         return texts.tokenizer.pieces(ids)
     return [f"<{id}>" for id in ids]

@@ -21,11 +21,8 @@ from big_align.data.workers.processes import RowProcesses
 class BatchFiller:
     """Fills rows of batches: a pure function of the seeds and the step.
 
-    `interleave` spreads the global batch of each stream over the rows of the whole.
-
-    Args:
-      streams: the streams by name; each contributes `batch_size` rows to a batch.
-      rows: the rows of the global batch that this process makes, ascending; None is all.
+    `interleave` spreads the global batches of the streams over the rows of the whole, of which this
+    process makes some in ascending order, or all.
     """
 
     def __init__(self, streams: Mapping[str, RowStream], rows: Int[np.ndarray, " r"] | None = None):
@@ -109,10 +106,6 @@ class TrainLoader(contextlib.AbstractContextManager):
       saved: what a checkpoint holds of it besides the step: nothing.
       num_threads: threads of each process.
       num_processes: processes that fill batches; 0 if only this one does.
-
-    Raises:
-      UserError: streams differ in the shape of a field, or cannot be sent to processes.
-      ValueError: a value is out of range.
     """
 
     saved: Mapping[str, Any] = types.MappingProxyType({})
@@ -167,8 +160,8 @@ class TrainLoader(contextlib.AbstractContextManager):
     def epochs(self, step: int) -> dict[str, float]:
         """Returns how many times each stream has been passed through before a step."""
         return {
-            f"epoch/{name}" if name else "epoch": step / (each.num_examples / each.batch_size)
-            for name, each in ((name, s.examples) for name, s in self._streams.items())
+            f"epoch/{name}" if name else "epoch": step / stream.examples.steps_per_epoch
+            for name, stream in self._streams.items()
         }
 
     def batch(self, step: int) -> HostBatch:
@@ -211,7 +204,6 @@ class TrainLoader(contextlib.AbstractContextManager):
     def _start_processes(
         self, num_threads: int | None, num_processes: int | None
     ) -> RowProcesses | None:
-        """Chooses how many threads and processes there are, and starts the processes."""
         size = self._filler.size
         self.num_threads, self.num_processes = parallel.choose_workers(
             num_threads, num_processes, size

@@ -13,11 +13,7 @@ SUM_TOLERANCE = 1e-6
 
 
 def part_rows(weights: Mapping[str, float], batch_size: int) -> dict[str, int]:
-    """Divides the rows of a batch by largest remainder; ties go to the first part.
-
-    The weights are the fractions of the parts, each of which gets at least one row; or a UserError
-    says what is wrong with them.
-    """
+    """Divides the rows of a batch by largest remainder, at least one each; ties go to the first."""
     listed = ", ".join(f"{name} {weight:g}" for name, weight in weights.items())
     wrong = [name for name, weight in weights.items() if not weight > 0]
     if wrong:

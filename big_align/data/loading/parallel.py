@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -26,26 +27,25 @@ CGROUP = pathlib.Path("/sys/fs/cgroup")
 """Where a container's limits are."""
 
 
-class Filling:
+class Filling(NamedTuple):
     """A batch whose rows are being filled by some jobs."""
 
-    def __init__(self, batch: HostBatch, futures: list[concurrent.futures.Future]):
-        self._batch = batch
-        self._futures = futures
+    batch: HostBatch
+    jobs: list[concurrent.futures.Future]
 
     def result(self) -> HostBatch:
         """Waits for all rows; raises what a job raised."""
         try:
-            for future in self._futures:
-                future.result()
+            for job in self.jobs:
+                job.result()
         finally:
             self.cancel()
-        return self._batch
+        return self.batch
 
     def cancel(self) -> None:
         """Drops the jobs that have not begun."""
-        for future in self._futures:
-            future.cancel()
+        for job in self.jobs:
+            job.cancel()
 
 
 def count_cores() -> int:

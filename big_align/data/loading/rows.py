@@ -34,11 +34,7 @@ class Visit(NamedTuple):
 class RowStream:
     """A stream of examples, each with its image, texts, label and extra fields.
 
-    Args:
-      examples: the stream.
-      texts: draws their texts and returns their labels.
-      images: makes their pixels; with None images are not read, and the batch has none.
-      extra: makes extra fields; None adds nothing.
+    Without `images` none are read, and the batch has none.
 
     Attributes:
       row: the shape and the type of each array of a batch, without the batch's axis.

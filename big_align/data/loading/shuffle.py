@@ -89,9 +89,9 @@ class Shuffle:
 def substitutes(position: int, num_examples: int, batch_size: int) -> Iterator[int]:
     """Yields the positions of the epoch that may replace one, starting half an epoch away.
 
-    They are whole batches away, so that no two positions of a batch share one and none is itself
-    in the batch: no process has to know what another has found broken. If a batch has more than
-    half the data, there is no such batch, and the next positions follow.
+    They are whole batches away, so that no two positions of a batch share one and none is itself in
+    the batch: no process has to know what another has found broken. If a batch has more than half
+    the data, there is no such batch, and the next positions follow.
     """
     epoch_start = position - position % num_examples
     stride, count = batch_size, num_examples // batch_size

@@ -22,16 +22,10 @@ class ExampleStream:
     """The examples of a source in the order of training; intact ones replace broken ones.
 
     Global batch s holds the positions [s B, (s + 1) B) of the stream. The example at a position is
-    a pure function of the seed (and of which files are broken), so nothing has to be stored or
-    replayed to resume, and the split over processes does not change the stream. If one epoch ends
-    inside a batch, an example may occur in it twice; otherwise never, see `shuffle.substitutes`.
-
-    Args:
-      source: the examples.
-      batch_size: examples of the global batch.
-      seed: chooses the order, and all that is drawn for a position.
-      window: examples that are shuffled among each other, see `Shuffle`.
-      max_broken_fraction: the fraction of broken examples above which the run stops.
+    a pure function of the seed (and of which files are broken), as is all that is drawn for it, so
+    nothing has to be stored or replayed to resume, and the split over processes does not change the
+    stream. If one epoch ends inside a batch, an example may occur in it twice; otherwise never, see
+    `shuffle.substitutes`.
     """
 
     def __init__(
@@ -61,6 +55,11 @@ class ExampleStream:
     def broken(self) -> int:
         """Examples that this process knows to be broken."""
         return self.tally.count
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Global batches in one pass over the examples."""
+        return self.num_examples / self.batch_size
 
     @property
     def size(self) -> str:

@@ -24,11 +24,7 @@ CHECKED_FIRST = 65_536  # examples whose labels are looked at before training st
 
 
 class TextSampler(abc.ABC):
-    """Draws the texts of an example, returns its label, and makes ids from texts.
-
-    Args:
-      tokenizer: makes ids from texts, and says which of them are real.
-      count: how many texts an example has.
+    """Draws `count` texts of an example, returns its label, and makes ids from texts.
 
     Attributes:
       row: the shape and the type of `text` and `text_mask` in a batch.
@@ -49,10 +45,7 @@ class TextSampler(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, example: Example, name: str, rng: PositionRandom) -> tuple[list[str], int]:
-        """Returns texts, none of them drawn twice, and the label of the example in the batch.
-
-        It raises BrokenExample if there is no text, or there are several labels where one counts.
-        """
+        """Returns different texts, and the label in the batch; BrokenExample if there is none."""
 
     def tokenize(
         self, texts: list[list[str]]
@@ -188,12 +181,8 @@ class NoTextSampler(TextSampler):
 class TemplateSampler(TextSampler):
     """Draws templates and puts the name of the class into them; captions are not used.
 
-    Args:
-      tokenizer: makes ids from texts, and says which of them are real.
-      classes: the classes of the labels 0 to n - 1.
-      captions_per_image: different templates per visit, shaped as in `CaptionSampler`.
-      templates: as in `choose_templates`.
-      label_offset: the number that is added to the labels.
+    The shapes are as in `CaptionSampler`, and the templates as in `choose_templates`. The offset is
+    added to the labels 0 to n - 1 of the class list.
     """
 
     needs_labels = True
@@ -213,7 +202,6 @@ class TemplateSampler(TextSampler):
         self._label_offset = label_offset
 
     def check(self, source: Source) -> None:
-        """Compares the classes of a source and many of its labels with the class list."""
         where, names = f"the source of {source.shard_name(0)}", source.class_names or ()
         for label, place in enumerate(match_names(names, self._classes, where)):
             if label != place:
@@ -255,10 +243,7 @@ def check_label(name: str, label: int, num_classes: int) -> None:
 
 
 def check_labels(source: Source, num_classes: int) -> None:
-    """Checks the labels of up to 65,536 examples, spread evenly, without reading images.
-
-    Broken examples are skipped; the first wrong label is a UserError.
-    """
+    """Checks the labels of examples, spread evenly and without images, but for broken ones."""
     places = ShardOffsets(source.shard_sizes).spread(CHECKED_FIRST)
     for place, texts in boundary.read_many_texts(source, places):
         try:

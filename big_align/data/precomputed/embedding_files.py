@@ -1,7 +1,4 @@
-"""Folders of embeddings, captions' features and clusters, memory-mapped.
-
-`shard_files` describes what is in them.
-"""
+"""Folders of embeddings, captions' features and clusters (`shard_files`), memory-mapped."""
 
 import functools
 import os
@@ -25,10 +22,7 @@ OPEN_FILES = 128
 class ShardFolder:
     """The common part of folders of embeddings and of clusters; opening one checks everything.
 
-    Args:
-      path: the folder.
-      fields: what its index must have.
-      ending: the ending of the files with arrays.
+    Its index must have the fields, and the names of the files with arrays have the ending.
     """
 
     def __init__(self, path: str | os.PathLike, fields: Sequence[str], ending: str):

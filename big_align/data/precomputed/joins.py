@@ -30,10 +30,7 @@ OPEN_KEYS = 128
 def choose_captions(
     row: Shaped[np.ndarray, "n f"], captions: Sequence[str], texts: Sequence[str], count: int
 ) -> Shaped[np.ndarray, "k f"]:
-    """Chooses the features of the texts that were drawn for an example; places beyond are zero.
-
-    A text that is not a caption whose features were computed is a BrokenExample.
-    """
+    """Returns features of the drawn texts, then zeros; BrokenExample for one without features."""
     chosen = np.zeros((count, row.shape[1]), row.dtype)
     for place, text in enumerate(texts):
         number = captions.index(text) if text in captions else len(row)
@@ -80,11 +77,7 @@ class Join:
         return self._folder.keys(self._shards[shard])
 
     def read(self, shard: int, index: int, key: str) -> Shaped[np.ndarray, "..."]:
-        """Reads the row of an example; clusters are -1 for one that could not be embedded.
-
-        It raises BrokenExample if an embedding is missing for that reason, or a row cannot be
-        right; and UserError if another example had this index then.
-        """
+        """Reads the row of an example, which must be there, possible, and of the same key."""
         then = self._keys(shard)[index]
         if then and then != key:
             raise UserError(

@@ -40,10 +40,7 @@ class Shard(NamedTuple):
 
 
 def list_shards(source: Any) -> list[Shard]:
-    """Lists the shards of a `Source`, or of texts that have `shard_sizes` and `shard_name`, too.
-
-    A shard without examples has an entry, but no files.
-    """
+    """Lists the shards of a `Source`, or of texts that have `shard_sizes` and `shard_name`, too."""
     shards, seen = [], collections.Counter()
     for number, count in enumerate(source.shard_sizes.tolist()):
         name = source.shard_name(number)
@@ -59,11 +56,8 @@ def claim_folder(
 ) -> None:
     """Writes the index of a folder, or raises UserError if the one there does not say the same.
 
-    Args:
-      folder: the folder, which is made if needed.
-      index: what the folder will hold.
-      write: False only checks: another process writes.
-      free: entries of `made_by` that may differ.
+    The entries of `made_by` in `free` may differ. Without `write`, it only checks: another process
+    writes.
     """
     path = folder / INDEX
     index = json.loads(json.dumps({"format": FORMAT} | index))  # as it will be read
@@ -91,13 +85,10 @@ def check_same(folder: pathlib.Path, there: Mapping[str, Any], here: Mapping[str
 def list_differences(
     there: Any, here: Any, said: Mapping[str, str] = types.MappingProxyType({}), where: str = ""
 ) -> list[str]:
-    """Lists the entries in which two JSON objects differ.
+    """Lists the entries in which two JSON objects differ, what was there and what is here.
 
-    Args:
-      there: what was.
-      here: what is.
-      said: what is said of entries whose values say nothing to people, by their names.
-      where: the place of the objects in others.
+    Of some entries the values say nothing to people; `said` has what is said of these instead.
+    `where` is the place of the objects in others.
     """
     if there == here:
         return []

@@ -19,7 +19,6 @@ KINDS = {
 
 
 def _clean_labels(label: Shaped[np.ndarray, "n ..."], title: str) -> list[tuple[int, ...]]:
-    """Returns the class numbers of each example; raises UserError if they are something else."""
     if label.dtype.kind not in "iuf":
         raise UserError(f"{title}: labels are {label.dtype}; they must be integers")
     cleaned = []
@@ -43,10 +42,6 @@ class ArraySource:
         there is none. None: no image has one.
       title: names the shard in messages.
       class_names: the name of each label, if known.
-
-    Raises:
-      UserError: a label is not a class number.
-      ValueError: the lengths differ.
     """
 
     def __init__(
@@ -79,11 +74,9 @@ class ArraySource:
         return self._captions[index], self._labels[index]
 
     def name(self, shard: int, index: int) -> str:
-        """Names an example, as in `array: 42`."""
         return f"{self._title}: {index}"
 
     def key(self, shard: int, index: int) -> str:
-        """Returns the number of the example."""
         return str(index)
 
     def shard_name(self, shard: int) -> str:

@@ -37,16 +37,9 @@ whole list before it shuffles in windows, so that a window, and a batch, holds a
 class ListedSource:
     """Examples whose images are files; the images are read on demand.
 
-    Args:
-      title: the name of the list, for messages.
-      paths: the file of each image.
-      labels: the classes of each image.
-      captions: the texts of each image, each of which may be a list written as a text; None if
-        none are read.
-      class_names: the name of each label, if known.
-      lines: integers [n], the line of each example in the list; None if there is no list.
-      faults: why the captions of some examples cannot be used, by the number of the example.
-      unit: what `lines` numbers, for messages.
+    A caption may be a list written as a text; without `captions` none are read. `lines` are those
+    of the examples in the list, which messages count in the unit, and `faults` say why the captions
+    of some examples cannot be used.
     """
 
     def __init__(
@@ -111,7 +104,6 @@ class ListedSource:
         return f"{self._title}, {self._unit} {self.rows[number]}"
 
     def key(self, shard: int, index: int) -> str:
-        """Returns the path of the image."""
         return self._paths[shard * SHARD_SIZE + index]
 
     def shard_name(self, shard: int) -> str:

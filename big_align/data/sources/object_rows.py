@@ -113,7 +113,6 @@ def make_row(
 
 
 def _explain_caption(found: Any) -> str:
-    """Says what is wrong with a caption that is not a text."""
     try:
         examples.clean_captions(found)
     except examples.BrokenExample as error:

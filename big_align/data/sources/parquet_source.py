@@ -259,7 +259,7 @@ def _class_names(schema: pa.Schema, label: str) -> Names:
     return tuple(names) if named else None
 
 
-def _index(file: files.ReadableFile, parts: tuple[str, ...]) -> shard_index.ShardIndex:
+def _index(file: Any, parts: tuple[str, ...]) -> shard_index.ShardIndex:
     """Lists the rows that have an image: their row group, their place in it and in the file.
 
     The images are read only if the statistics of a row group do not rule out missing ones.

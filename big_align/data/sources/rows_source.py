@@ -90,7 +90,6 @@ class RowsSource(TableSource):
 
 
 def _spell(delimiter: str | None) -> str | None:
-    """Returns the character that separates columns, however it is spelled."""
     delimiter = SPELLED.get(delimiter or "", delimiter)
     if delimiter and len(delimiter) != 1:
         message = f"delimiter is {delimiter!r}; columns are separated by a single character"
@@ -118,10 +117,7 @@ def look_inside(path: str, kind: str) -> str:
 def read_csv(
     bad: BadLines, delimiter: str | None, wanted: tuple[str | None, ...]
 ) -> tuple[str, Iterator[tuple[int, list[str]]]]:
-    """Opens a table; returns its delimiter and its rows, the first of which names the columns.
-
-    If the delimiter is None, it is found, by columns that are wanted and so known by name.
-    """
+    """Opens a table; returns its delimiter, found if None, and its rows, columns' names first."""
     separator, lines = table_lines.take_separator(table_lines.read_text_lines(bad))
     first = next(lines, (1, ""))
     delimiter = delimiter or separator or find_delimiter(bad.path, first[1], wanted)

@@ -35,11 +35,8 @@ def index_shards(
 ) -> list[ShardIndex]:
     """Scans shards in threads, or loads what an earlier scan of the same bytes found.
 
-    Args:
-      paths: the shards.
-      scan: takes an open file and its size in bytes.
-      settings: whatever else decides what a scan finds.
-      index_dir: a local folder that keeps indexes; None keeps nothing.
+    `scan` takes an open file and its size in bytes; `settings` are whatever else decides what it
+    finds. A local folder `index_dir` keeps indexes; None keeps nothing.
     """
     started = logged = time.monotonic()
     indexes = []

@@ -120,7 +120,6 @@ class TarSource:
         return found
 
     def name(self, shard: int, index: int) -> str:
-        """Names an example, as in `train-00003.tar: 00000042`."""
         return f"{self.shard_name(shard)}: {self.key(shard, index)}"
 
     def key(self, shard: int, index: int) -> str:
@@ -181,9 +180,7 @@ def _split_name(name: str) -> tuple[str, str]:
     return (folder + slash + key, member.lower()) if key else ("", "")
 
 
-def _index(
-    file: files.ReadableFile, size: int, slots: dict[str, int], required: int
-) -> shard_index.ShardIndex:
+def _index(file: Any, size: int, slots: dict[str, int], required: int) -> shard_index.ShardIndex:
     """Collects the places of the members in `slots` (0 is the image), one row per key.
 
     An example need not have the members from slot `required` on. A member that occurs twice breaks

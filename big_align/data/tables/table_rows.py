@@ -49,11 +49,8 @@ def read_rows(
 ) -> TableRows:
     """Reads a table: CSV, TSV, JSON lines, a JSON list of objects, or Parquet, also globs of it.
 
-    Args:
-      path: the table.
-      key: a column that it is known to have.
-      delimiter: what separates the columns; None finds it.
-      skip: whether bad lines are left out, which otherwise end the reading.
+    A column that it is known to have helps to find the delimiter. Bad lines end the reading unless
+    they are to be skipped.
     """
     if path.lower().endswith(".parquet"):
         return _read_parquet(path)

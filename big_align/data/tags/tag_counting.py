@@ -51,7 +51,6 @@ def read_names(path: str, ids: str | None = None) -> list[str]:
 
 
 def _keep_ids(rows: list[list[str]] | None, path: str, ids: str) -> list[list[str]]:
-    """Returns the classes whose ids are in a file."""
     if rows is None:
         raise UserError(f"--ids is of OpenImages' class descriptions, and {path} has no ids")
     wanted = {line.strip() for line in files.split_lines(files.read_text(ids, "--ids="))}
@@ -172,7 +171,6 @@ def choose_tags(
 def _count(
     names: Sequence[str], captions: Iterable[str], what: str
 ) -> tuple[int, collections.Counter]:
-    """Counts captions, and those with each tag."""
     extract = TagExtractor(names, len(names))
     counts: collections.Counter = collections.Counter()
     number = 0
@@ -183,10 +181,7 @@ def _count(
 
 
 def read_captions(source: examples.Source, used: int | None = None) -> Iterator[str]:
-    """Yields the captions of a source, or the first `used` of each example.
-
-    The first unreadable example is named in the log.
-    """
+    """Yields the captions of a source, or the first `used` of each example; logs broken ones."""
     broken = 0
     for shard, size in enumerate(source.shard_sizes.tolist()):
         for index in range(size):

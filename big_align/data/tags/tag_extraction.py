@@ -43,15 +43,8 @@ class TagExtractor:
       includes the noun tag, we only select the compound noun tag". Which compounds are names at
       all is chosen before (`tag_counting.keep_compounds`).
 
-    Args:
-      names: the names of the tags, in the order of their ids.
-      max_tags: places in a result; if there are more tags, those with the smallest ids, which are
-        the most frequent ones, are kept.
-      wordnet: folder with corpora/wordnet.zip; None for where NLTK looks.
-
-    Raises:
-      UserError: a name has no words, two names have the same words, or WordNet is missing.
-      ValueError: `max_tags` is below 1.
+    The ids of tags are their order in `names`. If there are more than `max_tags`, those with the
+    smallest ids, which are the most frequent ones, are kept.
     """
 
     def __init__(self, names: Sequence[str], max_tags: int, wordnet: str | None = None):

@@ -22,27 +22,16 @@ MAKE = "python -m big_align.tools.build_tags makes one"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TagList:
-    """Tags, the most frequent first; the id of a tag is its position.
+    """Tags, the most frequent first; the id of a tag is its position."""
 
-    Attributes:
-      path: the file, for messages.
-      names: what each tag is called, in lower case.
-      counts: captions of the corpus that have the tag.
-      weights: the weights of the tags in the recognition loss (IDEA eq. 2), see `weigh`.
-      tokens: the ids of each name as it is inside a text, after a space, padded with 0.
-      token_mask: which of `tokens` are real.
-      tokenizer: the fingerprint of what made `tokens`.
-      removed: the names of more frequent tags that were left out.
-    """
-
-    path: str
-    names: tuple[str, ...]
-    counts: Int64[np.ndarray, " c"]
-    weights: Float[np.ndarray, " c"]
-    tokens: Int32[np.ndarray, "c m"]
-    token_mask: Bool[np.ndarray, "c m"]
-    tokenizer: str
-    removed: tuple[str, ...] = ()
+    path: str  # the file, for messages
+    names: tuple[str, ...]  # in lower case
+    counts: Int64[np.ndarray, " c"]  # captions of the corpus that have the tag
+    weights: Float[np.ndarray, " c"]  # in the recognition loss (IDEA eq. 2), see `weigh`
+    tokens: Int32[np.ndarray, "c m"]  # of each name inside a text, after a space, padded with 0
+    token_mask: Bool[np.ndarray, "c m"]  # which of `tokens` are real
+    tokenizer: str  # the fingerprint of what made `tokens`
+    removed: tuple[str, ...] = ()  # more frequent tags that were left out
 
     def __len__(self) -> int:
         return len(self.names)
@@ -142,10 +131,7 @@ def make_tag_list(
     removed: Sequence[str] = (),
     path: str = "",
 ) -> TagList:
-    """Makes a tag list of names and counts, the most frequent first, for a model's tokenizer.
-
-    `removed` are more frequent tags that were left out, and `path` is named in messages.
-    """
+    """Makes a tag list of names and counts, the most frequent first, for a model's tokenizer."""
     if not names:
         raise UserError(f"tag list {path}: has no tag; lower the least count, or remove fewer tags")
     padded = pad_tokens(tokenize_names(names, tokenizer))
@@ -204,7 +190,6 @@ def read_tag_list(path: str) -> TagList:
 
 
 def _find_fault(entry: Any) -> str:
-    """Returns what is wrong with a tag of a file, or "" if nothing is."""
     if not isinstance(entry, dict):
         return f"is {str(entry)[:40]!r}: it needs a name, a count, a weight and tokens"
     lacks = [field for field in ("name", "count", "weight", "tokens") if field not in entry]

@@ -26,10 +26,7 @@ def find_caption_fault(source: examples.Source) -> str:
 
 
 def count_languages(source: examples.Source) -> collections.Counter:
-    """Counts the captions of each language in up to `MANY` examples, without reading images.
-
-    Languages are in the order in which examples have them; captions without one are not counted.
-    """
+    """Counts captions by language, in order of appearance, in up to `MANY` examples."""
     return _count(source)[0]
 
 

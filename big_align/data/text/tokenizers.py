@@ -19,16 +19,8 @@ from big_align.data import tensorflow_on_cpu
 from big_align.data.labels.classes import read_classes
 from big_align.data.text.byte_pairs import Ids
 from big_align.data.text.clean_texts import clean_for_bert
-from big_align.data.text.clip_tokenizer import ClipTokenizer
+from big_align.data.text.clip_tokenizer import ClipTokenizer as ClipTokenizer
 from big_align.data.text.piece_files import read_ids
-
-__all__ = [
-    "ClassNameTokenizer",
-    "ClipTokenizer",
-    "Tokenizer",
-    "WordPieceTokenizer",
-    "WordTokenizer",
-]
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PUBLISHED = "python -m big_align.tools.build_vocab makes a vocabulary"
@@ -85,7 +77,6 @@ class WordTokenizer:
         return [words[id] for id in ids]
 
     def __call__(self, texts: Sequence[str]) -> Ids:
-        """Returns ids and which of them are real."""
         text = np.zeros((len(texts), self.length), np.int32)
         for row, given in zip(text, texts, strict=True):
             ids = [2]
@@ -230,7 +221,6 @@ class WordPieceTokenizer:
         return [self.vocabulary[id] for id in ids]
 
     def __call__(self, texts: Sequence[str]) -> Ids:
-        """Returns ids and which of them are real."""
         cleaned = [clean_for_bert(text, self.lowercase) for text in texts]
         with self._tf.device("CPU"):
             ragged = self._tokenizer.tokenize(self._tf.constant(cleaned, self._tf.string))

@@ -30,8 +30,7 @@ class Learned:
 
     pieces: list[str]  # the special tokens, single characters, then longer pieces
     characters: word_counts.Characters  # which single characters there are, and which are missing
-    # words of more than `LONGEST_WORD` bytes, which stay unknown, as often as they occur
-    long_words: int
+    long_words: int  # occurrences of words that stay unknown, with more than `LONGEST_WORD` bytes
 
 
 def check_settings(size: int, coverage: float) -> None:
@@ -45,14 +44,10 @@ def check_settings(size: int, coverage: float) -> None:
 def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COVERAGE) -> Learned:
     """Learns the pieces that cover words best (Schuster & Nakajima 2012, tensorflow-text).
 
-    Every character that is kept is a piece, at the beginning of a word and inside it; so words of
-    these characters are never unknown. Punctuation and Chinese characters are words of their own,
-    so they take one piece each.
-
-    Args:
-      counts: how often each word occurs.
-      size: the largest number of pieces, including special tokens; few words give fewer.
-      coverage: the share of all characters that can be spelled (`choose_characters`).
+    Every character that is kept (`choose_characters`) is a piece, at the beginning of a word and
+    inside it; so words of these characters are never unknown. Punctuation and Chinese characters
+    are words of their own, so they take one piece each. The size, which few words do not reach,
+    includes special tokens.
     """
     check_settings(size, coverage)
     special = list(tokenizers.SPECIAL_TOKENS)

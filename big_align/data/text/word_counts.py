@@ -104,10 +104,7 @@ def choose_characters(words: Mapping[str, int], coverage: float) -> Characters:
 
 
 def find_lone_characters(characters: Sequence[str]) -> set[str]:
-    """Finds the characters that BERT's splitting makes words of their own, wherever they occur.
-
-    They are punctuation and Chinese characters.
-    """
+    """Finds what BERT always makes words of their own: punctuation and Chinese characters."""
     if not characters:
         return set()
     framed = [f"a{character}a" for character in characters]

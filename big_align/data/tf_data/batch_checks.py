@@ -37,12 +37,8 @@ REMEDIES = {
 def check_spec(spec: Any, expected: Row, rows: int, where: str) -> None:
     """Raises UserError about the first field of a data set that is missing or wrong.
 
-    Args:
-      spec: `dataset.element_spec`.
-      expected: the shape and the type of each field without the batch's axis, as the config has
-        them; `image` may be a float instead.
-      rows: rows of a batch of this process.
-      where: the place in the config that names the pipeline, for messages.
+    `spec` is `dataset.element_spec`, and `expected` the shape and the type of each field without
+    the batch's axis, as the config has them; `image` may be a float instead.
     """
     tf = tensorflow_on_cpu.load()
     if not isinstance(spec, Mapping):
@@ -135,8 +131,7 @@ MEANINGS = {
 class Limits:
     """What a model can take."""
 
-    # ids, classes, tags and clusters, by field; others have no upper limit
-    counts: Mapping[str, int]
+    counts: Mapping[str, int]  # ids, classes, tags and clusters, by field; no limit without one
     colors: tuple[float, float]  # the floats that a model takes for black and for white
 
 

@@ -20,24 +20,14 @@ ATTRIBUTE = "big_align_facts"
 
 @dataclasses.dataclass(frozen=True)
 class DatasetFacts:
-    """What a pipeline may report to the trainer besides its batches.
+    """What a pipeline may report to the trainer besides its batches."""
 
-    Attributes:
-      num_examples: the number of examples of all processes; None if it is not known.
-      sizes: a text for each part of the examples that differs if their order does.
-      shards: what each shard is called and holds; the same in every process.
-      epochs: maps a step to how many times the examples were passed through before it, by the names
-        under which that is logged.
-      broken: returns how many examples this process has found broken.
-      error: returns what Python code has raised inside the data set, or None.
-    """
-
-    num_examples: int | None = None
-    sizes: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    shards: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    epochs: Callable[[int], dict[str, float]] = lambda step: {}
-    broken: Callable[[], int] = lambda: 0
-    error: Callable[[], Exception | None] = lambda: None
+    num_examples: int | None = None  # of all processes; None if it is not known
+    sizes: Mapping[str, str] = dataclasses.field(default_factory=dict)  # differ if the order does
+    shards: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the same everywhere
+    epochs: Callable[[int], dict[str, float]] = lambda step: {}  # passes before a step, by name
+    broken: Callable[[], int] = lambda: 0  # known to this process
+    error: Callable[[], Exception | None] = lambda: None  # raised by Python code inside
 
 
 def attach_facts(dataset: Any, facts: DatasetFacts) -> Any:
@@ -51,25 +41,16 @@ def facts_of(dataset: Any) -> DatasetFacts:
     return getattr(dataset, ATTRIBUTE, DatasetFacts())
 
 
-SAVED = "pipeline"
-"""The name under which a checkpoint holds the state of a data set."""
-
-POSITION = "iterator"
-"""The name of the files that hold the position of an iterator."""
-STEP = "step"
-"""The name of the file that holds the step of a position."""
+SAVED = "pipeline"  # the name under which a checkpoint holds the state of a data set
+POSITION, STEP = "iterator", "step"  # files of an iterator's position, and of its step
 
 
 class DatasetLoader(contextlib.AbstractContextManager):
     """The batches of this process, from a data set that can begin at any step.
 
-    Args:
-      make: maps a step to the `tf.data.Dataset` whose first batch is that of the step.
-      expected: the shape and the type of each field of a batch, without the batch's axis.
-      rows: rows of a batch of this process.
-      batch_size: rows of the global batch.
-      where: the place in the config that names the data set, for messages.
-      limits: what the model can take of each field.
+    `make` maps a step to the `tf.data.Dataset` whose first batch is that of the step. Batches have
+    `rows` rows of the global batch, with the expected shapes and types without the batch's axis,
+    and values within the limits. Messages name the place in the config that names the data set.
     """
 
     saved: Mapping[str, Any] = types.MappingProxyType({})
@@ -142,7 +123,6 @@ class DatasetLoader(contextlib.AbstractContextManager):
         return self._start(step)
 
     def _open(self, step: int) -> Any:
-        """Makes the data set that begins at a step, and checks it."""
         tf = tensorflow_on_cpu.load()
         dataset = self._make(step)
         if not isinstance(dataset, tf.data.Dataset):

@@ -28,8 +28,7 @@ Row = dict[str, tuple[tuple[int, ...], Any]]
 class BatchLayout:
     """Where the arrays of a batch lie in its block."""
 
-    # the offset in bytes, the shape and the type
-    fields: dict[str, tuple[int, tuple[int, ...], Any]]
+    fields: dict[str, tuple[int, tuple[int, ...], Any]]  # the offset in bytes, shape and type
     size: int  # bytes of a block, in whole pages
 
     @classmethod
@@ -54,10 +53,8 @@ class BatchLayout:
 class BatchMemory:
     """Blocks of memory for batches, as many as there are batches at a time.
 
-    Args:
-      layout: the layout of every batch.
-      keep: free blocks that are kept; the memory of others goes back to the system.
-      shared: whether the blocks lie in a file in memory that other processes can map.
+    Free blocks beyond `keep` give their memory back to the system. Shared ones lie in a file in
+    memory that other processes can map.
     """
 
     def __init__(self, layout: BatchLayout, keep: int, shared: bool):

@@ -48,15 +48,11 @@ class Channel:
         self.send(ERROR, _make_portable(error))
 
     def close(self) -> None:
-        """Closes this end."""
         self._connection.close()
 
 
 def order(channel: Channel, job: tuple[Any, ...], staying: Sequence[Any]) -> None:
-    """Makes the process do a job, and answers its calls to the numbered objects that stayed.
-
-    It raises what the job raised, or ChannelClosed if the process has ended.
-    """
+    """Makes the process do a job, and answers its calls to what stayed; raises what it raised."""
     channel.send(*job)
     while True:
         kind, *content = channel.receive()
@@ -95,10 +91,7 @@ _CURRENT = threading.local()
 
 
 class Remote:
-    """In a process: represents an object that stayed with the parent, and calls it there.
-
-    Its number is that in the parent's list; some attributes are known here.
-    """
+    """In a process: represents an object that stayed with the parent, and calls it there."""
 
     def __init__(self, number: int, attributes: dict[str, Any]):
         self.__dict__.update(attributes)

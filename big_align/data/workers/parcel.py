@@ -68,10 +68,7 @@ def unpack(descriptor: int) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """Also pickles objects that hold caches, locks and mapped arrays.
-
-    The class of the object that was begun last is in `last`, for messages.
-    """
+    """Also pickles what holds caches, locks and mapped arrays; `last` is the class begun last."""
 
     def __init__(
         self,

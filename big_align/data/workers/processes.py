@@ -32,14 +32,9 @@ class RowProcesses:
     """Processes that fill rows of batches; they end when they are closed or when this one dies.
 
     They are new interpreters: a fork of this process would have the locks of its threads, of JAX
-    and TensorFlow, in the state they were in at that moment.
-
-    Args:
-      filler: has `fill(batch, ...)`; it is pickled, see `parcel.pack`.
-      memory: the memory of the batches, which is shared.
-      count: how many processes.
-      threads: jobs that each does at a time.
-      staying: objects within `filler` that stay here and are called here.
+    and TensorFlow, in the state they were in at that moment. The filler has `fill(batch, ...)`; it
+    is pickled (`parcel.pack`), but for objects that stay and are called here. The memory is shared.
+    Each process does as many jobs at a time as it has threads.
     """
 
     def __init__(
@@ -68,7 +63,6 @@ class RowProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the processes."""
         return [process.child.pid for process in self._processes]
 
     def fill(self, number: int, *arguments: Any) -> None:

@@ -34,8 +34,7 @@ class Flickr8k(NamedTuple):
     """The content of the archive."""
 
     folder: str  # of the photographs
-    # of each photograph, by its file name, in the order of the archive
-    captions: dict[str, list[str]]
+    captions: dict[str, list[str]]  # of each photograph, by file name, in the archive's order
     splits: dict[str, list[str]]  # the file names of each split, sorted
     left_out: int  # captions of photographs that the archive lacks by mistake
 
@@ -96,7 +95,6 @@ def _find_fault(
 
 
 def _read_captions(path: str) -> Iterator[tuple[int, str, str]]:
-    """Yields the line, photograph and text of each caption."""
     bad = BadLines(path)
     if os.path.basename(path) == TABLE:
         rows = read_rows(read_text_lines(bad), ",", bad)
@@ -126,10 +124,7 @@ def _split_tokens(bad: BadLines) -> Iterator[tuple[int, str, str]]:
 def write_shards(
     archive: Flickr8k, output: str, side: int | None, shard_size: int
 ) -> dict[str, list[str]]:
-    """Writes the shards of all splits, `train-00000.tar` and so on; returns their paths by split.
-
-    Photographs are resized to `side` pixels of width and height; with None the files are kept.
-    """
+    """Writes the shards of all splits, with photographs resized to a side; returns their paths."""
     paths = {}
     for split, names in archive.splits.items():
         count = shards.count_shards(len(names), shard_size)

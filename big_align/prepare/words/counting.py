@@ -83,7 +83,6 @@ def read_counts(folder: str) -> dict[str, TextCounts]:
 
 
 def _list_pieces(file: int, corpus: Corpus) -> list[Stretch]:
-    """Returns the pieces of work of a file."""
     if isinstance(corpus, TextFiles):
         return [Stretch(file, 0, 0)]
     return list_stretches(file, FileRows(corpus.open(file)).count)
