@@ -29,7 +29,7 @@ class ShardFolder:
         self.path = pathlib.Path(path)
         self.index = shard_files.read_index(self.path, ("shards", *fields))
         self._ending = ending
-        self.array = functools.lru_cache(maxsize=OPEN_FILES)(self._open_array)
+        self._open = functools.lru_cache(maxsize=OPEN_FILES)(self._open_array)
         self._select(shard_files.read_shards(self.path, self.index["shards"]))
         missing = [
             shard for shard in self.shards if not shard_files.has_shard(self.path, shard, ending)
@@ -45,8 +45,11 @@ class ShardFolder:
         self._offsets = ShardOffsets(np.array([shard.count for shard in shards], np.int64))
         self.count = self._offsets.count
 
-    def _open_array(self, shard: Shard) -> np.ndarray:
+    def array(self, shard: Shard) -> np.ndarray:
         """Returns the rows of a shard, memory-mapped."""
+        return self._open(shard)
+
+    def _open_array(self, shard: Shard) -> np.ndarray:
         rows = map_array(self.path / (shard.file + self._ending))
         return rows.view(np.ndarray)  # taking rows of a memmap is slow
 
