@@ -12,27 +12,16 @@ import numpy as np
 TIMES_OF_A_FILE, ROOM = 64, 2**28
 """Arrays may unpack to this many times their file plus this many bytes; photographs do not shrink
 to a tenth."""
-HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def read_arrays(file: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Reads the named arrays from a file; those that it lacks are left out.
+    """Reads the named arrays from an .npz that is open for reading; it may lack some.
 
     Sizes are checked in the headers first: a file of a few bytes can describe arrays that fill the
     memory. If a damaged header makes an array shorter, NumPy's own reader stops at the end of that
-    array, before the checksum is compared.
-
-    Args:
-      file: an .npz, open for reading bytes.
-      names: the names of the arrays.
-
-    Raises:
-      ValueError: an array cannot be read; the message names it. Or all would unpack to more than
-        the file explains.
-      Exception: the file is not an .npz; the kind that `zipfile` raises depends on the bytes.
+    array, before the checksum is compared. A ValueError names the array that cannot be read; what
+    zipfile raises for other files depends on their bytes.
     """
     arrays = {}
     file.seek(0, os.SEEK_END)
@@ -74,9 +63,3 @@ def _read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
         if letters.max(initial=0) > sys.maxunicode:
             raise ValueError(f"its texts have the character {letters.max():#x}, which is none")
     return array
-
-
-def list_arrays(file: Any) -> list[str]:
-    """Lists the names of the arrays in an .npz file; raises like `read_arrays`."""
-    with zipfile.ZipFile(file) as archive:
-        return [name.removesuffix(".npy") for name in archive.namelist()]

@@ -1,10 +1,9 @@
 """The boundary at which any error about one example becomes a BrokenExample, in one line.
 
-The content of a file can make a library raise almost anything: a JSON member nested a hundred
-thousand deep, a path with a zero byte, a text that UTF-8 cannot encode. A run skips such an
-example; if there are too many, it ends and names the last of them. So an operation, a tokenizer or
-a source that fails on everything is still an error, with its reason. User errors pass through: they
-are about the request and not about one example.
+The content of a file can make a library raise almost anything. A run skips such an example; if
+there are too many, it ends and names the last of them. So an operation, a tokenizer or a source
+that fails on everything is still an error, with its reason. User errors pass through: they are
+about the request and not about one example.
 """
 
 import concurrent.futures
@@ -40,10 +39,7 @@ def read_example(source: Source, shard: int, index: int) -> Example:
 
 
 def read_without_image(source: Source, shard: int, index: int) -> Example:
-    """Reads an example as `read_example` does, but without its image if the source has keys.
-
-    If shards are in a bucket, images are nearly all that would be transferred.
-    """
+    """Reads an example without its image, most of what is transferred, if the source has keys."""
     if not has_keys(source):
         return read_example(source, shard, index)
     with ONE_EXAMPLE:
@@ -60,17 +56,7 @@ def read_texts(source: Source, shard: int, index: int) -> tuple[list[str], tuple
 def read_many_texts(
     source: Source, places: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[tuple[int, int], tuple[list[str], tuple[int, ...]] | BrokenExample]]:
-    """Yields places, each with the captions and labels there, or with what is wrong with them.
-
-    They are read in threads: reads wait for storage, not for the processor.
-
-    Args:
-      source: the examples.
-      places: the shard and the index of each.
-
-    Raises:
-      UserError: a source that cannot be read.
-    """
+    """Yields places, each with the captions and labels there or what is wrong, read in threads."""
 
     def read(some: Sequence[tuple[int, int]]) -> list[Any]:
         found: list[Any] = []

@@ -26,16 +26,11 @@ ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})"
 
 
 def type_column(values: Sequence[Any]) -> pa.Array | None:
-    """Returns the values of a column as numbers, booleans, dates, times or texts.
+    """Returns a column as numbers, booleans, dates, times or texts; None for lists and objects.
 
     Texts become something else only if all of them do and none is lost: they are written as such
     values are, exact, and two different ones stay different. Values of several kinds become texts.
-
-    Args:
-      values: texts, or what JSON has; None for a missing value.
-
-    Returns:
-      The column; None if it holds lists or objects.
+    None is a missing value.
     """
     kinds = {type(value) for value in values} - {type(None)}
     if kinds & {list, dict}:

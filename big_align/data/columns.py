@@ -31,7 +31,7 @@ Groups = Sequence[Sequence[str]]
 def choose(
     field: str, given: str | None, names: Collection[str], groups: Groups, where: str
 ) -> str | None:
-    """Returns the column for a field of a source: the given one, or the one found.
+    """Returns the column for a field of a source: the given one, or the first with a usual name.
 
     Args:
       field: the field of the source, such as `image`.
@@ -39,18 +39,11 @@ def choose(
       names: the columns that are there.
       groups: usual names, in lower case. The first group that is present counts.
       where: the table, for messages.
-
-    Returns:
-      The name as the table has it; None if there is none.
-
-    Raises:
-      FieldError: the given column is not there, or several could be meant.
     """
     if given is not None:
         if given and given not in names:
             raise FieldError(
-                f"{where} has no column {given!r}; it has {list_names(names)}",
-                **{field: "COLUMN"},
+                f"{where} has no column {given!r}; it has {list_names(names)}", **{field: "COLUMN"}
             )
         return given or None
     for group in groups:
@@ -73,15 +66,6 @@ def choose_texts(
 
     A label column is looked for only if there is no caption column: labels beside captions change
     what some objectives learn, so they are read only on request.
-
-    Args:
-      caption: the field of the source; None finds a column, "" wants none.
-      label: likewise.
-      names: the columns that are there.
-      where: the table, for messages.
-
-    Raises:
-      FieldError: as in `choose`, or nothing is set and nothing is found.
     """
     captions = choose("caption", caption, names, CAPTIONS, where)
     wanted = "" if label is None and (captions or caption == "") else label
@@ -97,11 +81,7 @@ def choose_texts(
 
 
 def choose_image(given: str | None, names: Collection[str], groups: Groups, where: str) -> str:
-    """Returns the column of images.
-
-    Raises:
-      FieldError: as in `choose`, or no column has a usual name.
-    """
+    """Returns the column of images; raises FieldError if none has a usual name."""
     found = choose("image", given, names, groups, where)
     if not found:
         addresses = [name for name in names if name.lower() in FILES[-1]]
@@ -122,11 +102,7 @@ def is_address(image: str) -> bool:
 
 
 def check_address(image: str, caption: str | None, path: str, where: str) -> None:
-    """Refuses a table of URLs: what a server no longer has would be missing in training.
-
-    Raises:
-      UserError: the image is a URL; the message says what downloads it.
-    """
+    """Refuses a table of URLs: what a server no longer has would be missing in training."""
     if not is_address(image):
         return
     kind = path.rpartition(".")[2].lower()
@@ -147,5 +123,4 @@ def list_names(names: Collection[str]) -> str:
 
 def describe(**columns: str | None) -> str:
     """Describes in a phrase which columns are read."""
-    found = [f"{field}={name!r}" for field, name in columns.items() if name]
-    return ", ".join(found)
+    return ", ".join(f"{field}={name!r}" for field, name in columns.items() if name)

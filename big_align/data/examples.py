@@ -37,17 +37,11 @@ class WrongLabel(BrokenExample):
 
 
 class Caption(str):
-    """A caption that knows its language; it can be used wherever a text can.
-
-    Args:
-      text: the caption.
-      language: a tag such as "de"; "" if it is not known.
-    """
+    """A caption that knows its language, a tag such as "de"; it can be used wherever a text can."""
 
     __slots__ = ("language",)
 
     def __new__(cls, text: str, language: str = ""):
-        """Makes a caption."""
         made = super().__new__(cls, text)
         made.language = language
         return made
@@ -60,20 +54,12 @@ def language_of(text: str) -> str:
 
 @dataclasses.dataclass(slots=True)
 class Example:
-    """One image with its captions and its classes.
+    """One image with its captions and its classes."""
 
-    Attributes:
-      key: the name of the example in its shard.
-      image: the encoded file, or pixels uint8 [h w 3].
-      captions: texts that describe the image; empty if the source has none. If their languages are
-        known, they are `Caption`s.
-      labels: its classes, each once; empty if it has none.
-    """
-
-    key: str
-    image: Any
-    captions: list[str]
-    labels: tuple[int, ...]
+    key: str  # its name in its shard
+    image: Any  # the encoded file, or pixels uint8 [h w 3]
+    captions: list[str]  # `Caption`s if languages are known; empty if the source has none
+    labels: tuple[int, ...]  # each once
 
     @property
     def label(self) -> int:
@@ -189,15 +175,10 @@ def find_field(value: Any, member: str, fields: tuple[str, ...]) -> Any:
 
 
 def clean_captions(value: Any, lines: bool = False) -> list[str]:
-    """Makes a list of non-empty captions from a text or a list of texts.
+    """Makes a list of non-empty captions from a text or a list of texts; raises BrokenExample.
 
-    Args:
-      value: the text or texts; a text that spells a list, `["a", "b"]`, is read as that list. An
-        integer is a text of its digits, since a title can be 1984.
-      lines: whether each line of a text is a caption of its own.
-
-    Raises:
-      BrokenExample: there is no caption, or the value is something else, such as a dictionary.
+    A text that spells a list, `["a", "b"]`, is read as that list. An integer is a text of its
+    digits, since a title can be 1984. With `lines`, each line of a text is a caption of its own.
     """
     values = split_lines(value) if isinstance(value, str) and lines else _unwrap(value)
     if isinstance(values, dict):

@@ -5,12 +5,12 @@ import functools
 import glob
 import os
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from big_align.core.errors import MissingFile, UserError
 from big_align.core.regular_files import MEMBER_MAX, open_given, open_regular
 from big_align.data import tensorflow_on_cpu
-from big_align.data.remote.fsspec_files import OpenedFile, open_filesystem
+from big_align.data.remote.fsspec_files import FsspecFiles, OpenedFile, open_filesystem
 
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -28,37 +28,6 @@ UNMARKED = (
 OPEN_FILES = 128  # kept open by one source; far below the usual limit of 1024 per process
 
 
-@runtime_checkable
-class ReadableFile(Protocol):
-    """A file open for reading bytes at a position."""
-
-    def read(self, size: int = -1) -> bytes:
-        """Reads up to `size` bytes."""
-
-    def seek(self, position: int) -> int:
-        """Moves to a position."""
-
-
-@runtime_checkable
-class Files(Protocol):
-    """What a source needs from a file system; every method is safe to call from threads."""
-
-    def glob(self, path: str) -> list[str]:
-        """Returns the files that match a pattern."""
-
-    def stamp(self, path: str) -> tuple[int, str]:
-        """Returns the size in bytes and a text that changes when the file does."""
-
-    def open(self, path: str) -> Any:
-        """Opens a file for reading and seeking."""
-
-    def read(self, path: str, start: int, size: int) -> bytes:
-        """Reads `size` bytes from `start`, or fewer at the end of the file."""
-
-    def read_all(self, path: str) -> bytes:
-        """Reads a file; a local one must be no larger than `MEMBER_MAX`."""
-
-
 class _Descriptor:
     """An open file that closes itself when the last thread that reads it is done."""
 
@@ -71,7 +40,10 @@ class _Descriptor:
 
 
 class LocalFiles:
-    """Files of the operating system, read by offset without a shared position."""
+    """Files of the operating system, read by offset without a shared position.
+
+    Other file systems have the same methods, which are safe to call from threads.
+    """
 
     def __init__(self):
         self._descriptor = functools.lru_cache(maxsize=OPEN_FILES)(_Descriptor)
@@ -80,6 +52,7 @@ class LocalFiles:
         return glob.glob(path)
 
     def stamp(self, path: str) -> tuple[int, str]:
+        """Returns the size in bytes and a text that changes when the file does."""
         status = os.stat(path)
         return status.st_size, str(status.st_mtime_ns)
 
@@ -88,6 +61,7 @@ class LocalFiles:
         return os.fdopen(open_regular(path), "rb", buffering=0)
 
     def read(self, path: str, start: int, size: int) -> bytes:
+        """Reads `size` bytes from `start`, or fewer at the end of the file."""
         descriptor = self._descriptor(path)  # held while it is read: another thread may evict it
         data = os.pread(descriptor.number, size, start)
         while 0 < len(data) < size:  # one call reads at most 2 GiB, and network disks less
@@ -145,12 +119,11 @@ class TensorFlowFiles:
             raise OSError(f"{path}: {error.message}") from error
 
 
-def files_of(path: str) -> Files:
-    """Returns the `Files` that can open a path: local, fsspec's, or TensorFlow's for gs://.
+Files = LocalFiles | FsspecFiles | TensorFlowFiles
 
-    Raises:
-      UserError: nothing here can open such a path; fsspec says which package would.
-    """
+
+def files_of(path: str) -> Files:
+    """Returns what can open a path: local, fsspec's, or TensorFlow's files for gs://."""
     if "://" not in path:
         return LocalFiles()
     try:
@@ -162,13 +135,7 @@ def files_of(path: str) -> Files:
 
 
 def exists(path: str) -> bool:
-    """Returns whether there is a file or a folder, local or remote.
-
-    Raises:
-      UserError: nothing here can open such a path.
-      ValueError: no file can have it.
-      OSError: it cannot be told, such as without permission.
-    """
+    """Returns whether there is a file or a folder; ValueError if no file can have the path."""
     files = files_of(path)
     try:
         files.stamp(path)
@@ -185,12 +152,7 @@ def is_file(path: str) -> bool:
 
 
 class NotText(ValueError):
-    """Bytes that are no text; the message follows "the text", as in "is not UTF-8 (byte ...)".
-
-    Args:
-      message: why not.
-      line: the line of the first bad byte.
-    """
+    """Bytes that are no text; the message follows "the text", as in "is not UTF-8 (byte ...)"."""
 
     def __init__(self, message: str, line: int = 1):
         super().__init__(message)
@@ -208,12 +170,9 @@ def is_unmarked(zeros: int, size: int) -> bool:
 
 
 def decode(data: bytes) -> str:
-    """Decodes the content of a file of text, without its byte-order mark.
+    """Decodes the content of a file of text, without its byte-order mark; raises NotText.
 
     It is UTF-8 unless the mark announces UTF-16 or UTF-32, as Windows writes them.
-
-    Raises:
-      NotText: it is not.
     """
     encoding = find_encoding(data[:4])
     try:
@@ -228,16 +187,7 @@ def decode(data: bytes) -> str:
 
 
 def read_text(path: str, what: str = "") -> str:
-    """Reads a file of text, local or remote (`decode`).
-
-    Args:
-      path: the file.
-      what: what is put before its name in messages, such as "class list ".
-
-    Raises:
-      MissingFile: there is no such file.
-      UserError: it cannot be read, or is no text; the message names it and the line.
-    """
+    """Reads a file of text, local or remote (`decode`); errors begin with `what` and its name."""
     try:
         return decode(files_of(path).read_all(path))
     except FileNotFoundError as error:

@@ -18,22 +18,14 @@ A value of two characters takes more than a hundred bytes in memory.
 
 
 class NotJson(ValueError):
-    """A text that is not JSON, or is JSON that nothing here takes.
-
-    The message follows what the text is, as in "is not JSON: Expecting value".
-    """
+    """A text that is not JSON that can be used; the message begins with "is not JSON"."""
 
 
 def parse_json(text: str, bytes_of_a_value: int = BYTES_OF_A_VALUE) -> Any:
-    """Parses JSON.
+    """Parses a JSON text without a byte-order mark.
 
-    Args:
-      text: without a byte-order mark.
-      bytes_of_a_value: characters for each value beyond the first million.
-
-    Raises:
-      NotJson: it is not JSON, an object has a name twice, it is nested more than `DEEPEST` deep, or
-        it has more values than its length explains.
+    It raises NotJson if an object has a name twice, if it is nested more than `DEEPEST` deep, or if
+    it has more than a million values, and one for each `bytes_of_a_value` characters.
     """
     opened = text.count("[") + text.count("{")
     values = opened + text.count(",")
@@ -53,16 +45,7 @@ def parse_json(text: str, bytes_of_a_value: int = BYTES_OF_A_VALUE) -> Any:
 
 
 def read_json(path: str, what: str = "") -> Any:
-    """Returns the value of a JSON file, local or remote.
-
-    Args:
-      path: the file.
-      what: what is put before its name in messages, such as "class list ".
-
-    Raises:
-      MissingFile: there is no such file.
-      UserError: it cannot be read, or `parse_json` refuses it; the message names it.
-    """
+    """Returns the value of a JSON file, local or remote; the errors are those of `read_text`."""
     text = files.read_text(path, what)
     try:
         return parse_json(text)
@@ -80,11 +63,7 @@ def format_json(fields: Mapping[str, Any], lists: Mapping[str, Iterable[Any]]) -
 
 
 def find_half(text: str) -> str:
-    """Returns where a text has half of a surrogate pair, which JSON can hold and UTF-8 cannot.
-
-    Returns:
-      What follows "the text has"; "" if there is none.
-    """
+    """Returns where ("the text has ...") a text has half of a surrogate pair, "" for nowhere."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

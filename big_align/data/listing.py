@@ -21,7 +21,9 @@ COMMA = "\ud800"  # stands for a comma of a name; no path has it
 def expand_paths(path: Paths, shards: str = "") -> list[str]:
     """Lists the files that a path with globs, braces and commas names, in order, each once.
 
-    A file that links give several names is listed once, as is a folder (`drop_repeats`).
+    A file that links give several names is listed once, as is a folder (`drop_repeats`); those of
+    one glob are sorted. A pattern that matches no file, or a folder instead of `shards`, is a
+    ValueError.
 
     Args:
       path: names or patterns separated by commas; `**` stands for any folders, `{00000..00005}`
@@ -30,12 +32,6 @@ def expand_paths(path: Paths, shards: str = "") -> list[str]:
         there is such a file, or if they match nothing as a pattern. Or a list of them, in which
         commas are part of a name, and an entry that is the name of a file is no pattern.
       shards: what files in a folder are called, as in "*.tar", if a folder is no file.
-
-    Returns:
-      The file names; those of one glob are sorted.
-
-    Raises:
-      ValueError: a pattern matches no file, or a folder is given instead of shards.
     """
     names = []
     for entry in _split_commas(path) if isinstance(path, str) else map(str, path):
@@ -82,10 +78,8 @@ def find(pattern: str) -> list[str]:
 def list_below(folder: str) -> list[str]:
     """Lists the files of a folder and of all folders below it, in order.
 
-    A folder is listed once, whatever links lead to it; files may be links (`drop_repeats`).
-
-    Args:
-      folder: the folder, local or remote; of a remote one, what is below it may include folders.
+    A folder is listed once, whatever links lead to it; files may be links (`drop_repeats`). Below a
+    remote folder, folders may be listed, too.
     """
     folder = folder.rstrip("/")
     if "://" not in folder:
@@ -108,10 +102,7 @@ def walk(tops: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
 
     A folder to which links lead as well comes by the way with the fewest links: a new link gives no
     file another name, and so no other place among the held-out ones. A link to a folder above is
-    not followed. What begins with a dot is left out, as in patterns.
-
-    Args:
-      tops: the folders; "" is the current one. Those that are not there are skipped.
+    not followed. What begins with a dot is left out, as in patterns. "" is the current folder.
     """
     seen: set[str] = set()
     repeated: list[str] = []
@@ -142,12 +133,8 @@ def walk(tops: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
 def group_names(names: Sequence[str]) -> dict[str, list[str]]:
     """Groups the names of the same file or folder, which links give it, hard ones too.
 
-    Args:
-      names: paths, in an order; those of other machines, `s3://...`, are names of their own.
-
-    Returns:
-      The name of each file that has the fewest links on its way, in the order of `names`, with its
-      other names.
+    The name with the fewest links on its way comes first, in the order of `names`, and has the
+    others. Names on other machines, `s3://...`, are names of their own.
     """
     names = list(dict.fromkeys(names))
     numbers = _read_numbers(names)
@@ -217,7 +204,6 @@ def _expand_braces(pattern: str) -> list[str]:
 
 
 def _scan(folder: str) -> list[os.DirEntry]:
-    """Lists what is in a folder, by name."""
     try:
         with os.scandir(folder or ".") as entries:
             found = [entry for entry in entries if not entry.name.startswith(".")]
@@ -276,6 +262,5 @@ def _identify(name: str) -> tuple[int, ...] | None:
 
 
 def _count_links(path: str) -> int:
-    """Returns how many parts of a path are links."""
     parts = path.rstrip("/").split("/")
     return sum(os.path.islink("/".join(parts[:n])) for n in range(1, len(parts) + 1))

@@ -11,15 +11,10 @@ PREFIX = "package:"
 
 
 def locate(path: str | os.PathLike) -> str:
-    """Returns where a file or folder is.
+    """Returns where a file or folder is; a path without the prefix is returned as it is.
 
-    Args:
-      path: any path, which is returned as it is, or `package:MODULE/PATTERN`: the first match, by
-        name, in the folder of an installed package. The package is not imported, since it may need
-        packages that are not installed.
-
-    Raises:
-      UserError: the package is not installed, or has no such file.
+    `package:MODULE/PATTERN` is the first match, by name, in the folder of an installed package. The
+    package is not imported, since it may need packages that are not installed.
     """
     path = os.fspath(path)
     if not path.startswith(PREFIX):
@@ -34,11 +29,7 @@ def locate(path: str | os.PathLike) -> str:
 
 
 def check_installed(paths: Iterable[str]) -> None:
-    """Checks that the packages named in paths are installed; other paths are ignored.
-
-    Raises:
-      UserError: some are not; the message has one command for all.
-    """
+    """Raises a UserError with one command for all packages in paths that are not installed."""
     modules = [_split(path)[0] for path in paths if path.startswith(PREFIX)]
     if missing := [module for module in dict.fromkeys(modules) if not _find_folders(module)]:
         names = " ".join(module.replace("_", "-") for module in missing)

@@ -11,11 +11,7 @@ from big_align.data import tensorflow_on_cpu
 
 
 def encode_example(features: Mapping[str, Sequence[bytes] | Sequence[int]]) -> bytes:
-    """Returns a tf.train.Example message, the same bytes for the same features.
-
-    Args:
-      features: lists of bytes or of integers, by name; an empty list is left out.
-    """
+    """Returns a tf.train.Example, the same bytes for the same features; empty ones are left out."""
     train = tensorflow_on_cpu.load().train
     made = {}
     for name, values in features.items():
@@ -28,26 +24,13 @@ def encode_example(features: Mapping[str, Sequence[bytes] | Sequence[int]]) -> b
 
 
 def write_tfrecord(file: Any, records: Iterable[bytes]) -> None:
-    """Writes records as a TFRecord file.
-
-    Args:
-      file: open for writing bytes.
-      records: in their order.
-    """
+    """Writes records as a TFRecord file."""
     for record in records:
         file.write(encode_record(record))
 
 
 def write_array_record(file: Any, records: Iterable[bytes]) -> None:
-    """Writes records as an ArrayRecord file, in which each record can be read by itself.
-
-    Args:
-      file: open for writing bytes.
-      records: in their order.
-
-    Raises:
-      UserError: the package array_record is not installed.
-    """
+    """Writes records as an ArrayRecord file, in which each record can be read by itself."""
     module = import_array_record()
     with tempfile.NamedTemporaryFile(suffix=".array_record") as made:  # its writer takes a path
         writer = module.ArrayRecordWriter(made.name, "group_size:1")

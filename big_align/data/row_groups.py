@@ -29,9 +29,7 @@ class Place(NamedTuple):
 class RowGroups:
     """Columns of row groups. Threads that ask for one at the same time share one read.
 
-    Args:
-      paths: the files.
-      budget: bytes of decoded row groups that are kept; one that is larger is kept alone.
+    Decoded row groups of up to `budget` bytes are kept; one that is larger is kept alone.
     """
 
     def __init__(self, paths: list[str], budget: int):
@@ -49,13 +47,7 @@ class RowGroups:
         return type(self), (self._paths, self._budget)  # each process has its own cache
 
     def read(self, place: Place, names: tuple[str, ...], row: int) -> list[Any]:
-        """Returns the values of columns in a row; raises BrokenExample if they cannot be read.
-
-        Args:
-          place: the row group.
-          names: columns, or fields of structs such as `image.bytes`.
-          row: the row in the row group.
-        """
+        """Returns values in a row, also of fields such as `image.bytes`; raises BrokenExample."""
         try:
             table = self._get((place, names))
             return [_value(table, name, row) for name in names]
@@ -67,11 +59,7 @@ class RowGroups:
             ) from error
 
     def has_column(self, place: Place, name: str) -> bool:
-        """Returns whether the file of a row group has a column, or one with such a field.
-
-        Raises:
-          BrokenExample: the file cannot be read.
-        """
+        """Returns whether the file of a row group has a column, or one with such a field."""
         path = self._paths[place.file]
         try:
             if path not in self._columns:
@@ -135,23 +123,16 @@ def list_fields(schema: pa.Schema) -> list[str]:
     return [f"{struct.name}.{field.name}" for struct in structs for field in struct.type]
 
 
-def open_table(file: files.ReadableFile) -> pq.ParquetFile:
+def open_table(file: Any) -> pq.ParquetFile:
     """Opens a Parquet file; checksums of pages, if any, are verified as the pages are read."""
     return pq.ParquetFile(file, page_checksum_verification=True)
 
 
 def read_group(table: pq.ParquetFile, group: int, names: Sequence[str]) -> pa.Table:
-    """Reads columns of a row group.
+    """Reads columns of a row group, or fields of structs such as `image.bytes`.
 
-    Args:
-      table: the file.
-      group: the number of the row group.
-      names: columns, or fields of structs such as `image.bytes`.
-
-    Raises:
-      ValueError: there is no such column, or they unpack to far more than they take in the file,
-        which images never do.
-      pyarrow.ArrowException, OSError: they cannot be read.
+    It raises ValueError if there is no such column, or if they unpack to far more than they take in
+    the file, which images never do; else what pyarrow raises.
     """
     known = table.schema_arrow.names
     if unknown := [n for n in names if n not in known and n.partition(".")[0] not in known]:

@@ -5,14 +5,7 @@ from jaxtyping import Int
 
 
 class ShardOffsets:
-    """The offsets of shards in the order of their source, which give the shard of a number.
-
-    Args:
-      sizes: examples of each shard, in order; a shard may be empty.
-
-    Attributes:
-      count: examples of all shards.
-    """
+    """The offsets of shards, which may be empty, in the order of their source."""
 
     def __init__(self, sizes: Int[np.ndarray, " s"]):
         self._ends = np.cumsum(sizes, dtype=np.int64)
@@ -22,11 +15,7 @@ class ShardOffsets:
     def locate(
         self, numbers: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Returns the shards of examples, and their indexes in those.
-
-        Args:
-          numbers: the numbers of the examples, each at least 0 and below `count`.
-        """
+        """Returns the shards of examples, and their indexes in those."""
         shards = np.searchsorted(self._ends, numbers, side="right")
         return shards, numbers - self._starts[shards]
 

@@ -23,13 +23,8 @@ NAMED = ("file", "address", " file", " address")
 class BadLines:
     """The handling of lines that cannot be used: the first ends the reading, or all are noted.
 
-    Args:
-      path: the table.
-      skip: whether bad lines are noted, and the rest is read; None where that cannot be set.
-      unit: what is numbered, for messages: a line, or an object of a JSON list.
-
-    Attributes:
-      found: why each bad line cannot be used, by its number.
+    `skip` says which, and None that it cannot be set. The unit is what messages number, a line or
+    an object of a JSON list. `found` says by number why each bad line cannot be used.
     """
 
     def __init__(self, path: str, skip: bool | None = None, unit: str = "line"):
@@ -37,12 +32,7 @@ class BadLines:
         self.found: dict[int, str] = {}
 
     def add(self, line: int, told: str) -> None:
-        """Notes a bad line, or raises UserError.
-
-        Args:
-          line: its number.
-          told: what is wrong; it follows "FILE, line 3".
-        """
+        """Notes why a line is bad, or raises UserError; `told` follows "FILE, line 3"."""
         if not self.skip:
             advice = f"; skip_bad_lines=True leaves such {self.unit}s out"
             self.refuse(line, told + advice * (self.skip is False))
@@ -61,14 +51,8 @@ def read_text_lines(bad: BadLines, newline: str = "") -> Iterator[tuple[int, str
     r"""Yields the number of each line of a table, and its text with the line ending.
 
     The encoding is that of `files.decode`. Lines that are not UTF-8 or longer than `LINE_MAX` are
-    bad; a long one is never held as a whole.
-
-    Args:
-      bad: names the table, and takes its bad lines.
-      newline: "" ends lines at "\n", "\r" and "\r\n", and "\n" only at that.
-
-    Raises:
-      UserError: the file cannot be read, or its first line is bad.
+    bad; a long one is never held as a whole. The newline "" ends lines at "\n", "\r" and "\r\n",
+    and "\n" only at that. A bad first line is a UserError.
     """
     first = True
     try:
@@ -131,16 +115,10 @@ class _Taken:
         self._back.extendleft(reversed(self.taken[1:]))
 
 
-def take_separator(
-    lines: Iterator[tuple[int, str]],
-) -> tuple[str, Iterator[tuple[int, str]]]:
+def take_separator(lines: Iterator[tuple[int, str]]) -> tuple[str, Iterator[tuple[int, str]]]:
     """Returns what Excel's first line, `sep=;`, says that separates the columns, and the others.
 
-    Args:
-      lines: the lines with their numbers.
-
-    Returns:
-      The separator, "" if there is no such line, and the lines from the first that is not empty.
+    It is "" if there is no such line. The others begin with the first that is not empty.
     """
     first = next((line for line in lines if line[1].strip()), (1, ""))
     found = SEPARATOR.fullmatch(first[1].strip("\r\n"))
@@ -152,19 +130,13 @@ def read_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields the number of the first line and the cells of each row; the first names the columns.
 
-    A text that begins with a quote swallows the lines after it, up to a text that ends with one.
-    In a table of images and captions alone, a caption without quotes may have delimiters in it.
-    So if a row cannot be used, or if a line inside of it reads as a row itself, only its first line
-    is bad, and reading goes on with the second.
+    A text that begins with a quote swallows the lines after it, up to a text that ends with one. In
+    a table of images and captions alone, a caption without quotes may have delimiters in it. So if
+    a row cannot be used, or if a line inside of it reads as a row itself, only its first line is
+    bad, and reading goes on with the second.
 
-    Args:
-      lines: the lines with their numbers.
-      delimiter: what separates the columns.
-      bad: takes the bad lines.
-      spaces: whether spaces after a delimiter are part of the cell.
-
-    Raises:
-      UserError: there are no names of columns, or they cannot be read.
+    Spaces after a delimiter are part of the cell unless `spaces` is False. A bad first row is a
+    UserError.
     """
     source = _Taken(lines)
     header: list[str] = []

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from big_align.core.errors import UserError
 from big_align.data import examples
@@ -11,17 +11,9 @@ LANGUAGES = re.compile(r"([^{}]*)\{([^{}]*)\}([^{}]*)")
 
 
 class TextMembers:
-    """Reads captions and labels from the members of an example.
+    """Reads captions and labels from the members of an example; `names` are those that it reads.
 
-    Args:
-      caption: the member that holds the text, or the field of a JSON member; it and the others are
-        as in `TarSource`. An example need not have all of several languages.
-
-    Attributes:
-      names: the members that are read.
-
-    Raises:
-      UserError: the braces of `caption` do not hold languages, or `language` is given as well.
+    The arguments are as in `TarSource`. An example need not have all of several languages.
     """
 
     def __init__(
@@ -32,20 +24,16 @@ class TextMembers:
         language: str | None = None,
     ):
         read = check_languages(caption, language) or ([("", caption)] if caption else [])
-        self._captions = [_Field(tag, *examples.split_member(name)) for tag, name in read]
+        self._captions = [(tag, *examples.split_member(name)) for tag, name in read]
         self._label = examples.split_member(label) if label else None
         self._language = examples.split_member(language) if language else None
         self._caption_lines = caption_lines
-        members = [field.member for field in self._captions]
+        members = [member for _, member, _ in self._captions]
         members += [place[0] for place in (self._label, self._language) if place]
         self.names = list(dict.fromkeys(members))
 
     def parse(self, texts: list[bytes]) -> tuple[list[str], tuple[int, ...]]:
-        """Returns captions and labels; raises BrokenExample.
-
-        Args:
-          texts: the content of each member of `names`.
-        """
+        """Returns captions and labels, given the content of each member of `names`."""
         data = dict(zip(self.names, texts, strict=True))
         captions, labels = [], ()
         if self._captions:
@@ -55,40 +43,24 @@ class TextMembers:
         return captions, labels
 
     def _read_captions(self, data: dict[str, bytes]) -> list[tuple[Any, Any]]:
-        """Returns the values of the fields of captions, each with its language."""
         if len(self._captions) == 1:
-            (field,) = self._captions
-            value = examples.read_field(data[field.member], field.member, field.fields)
-            return [(field.language or self._read_language(data), value)]
-        members = {field.member for field in self._captions}
+            ((tag, *place),) = self._captions
+            value = examples.read_field(data[place[0]], *place)
+            if self._language:
+                member, fields = self._language
+                tag = find(examples.read_member(data[member], member), member, fields)
+            return [(tag, value)]
+        members = {member for _, member, _ in self._captions}
         values = {member: examples.read_member(data[member], member) for member in members}
         return [(tag, find(values[member], member, x)) for tag, member, x in self._captions]
-
-    def _read_language(self, data: dict[str, bytes]) -> Any:
-        """Returns the language that the example names, or "" if it names none."""
-        if not self._language:
-            return ""
-        member, fields = self._language
-        return find(examples.read_member(data[member], member), member, fields)
-
-
-class _Field(NamedTuple):
-    """Where the captions of a language are."""
-
-    language: str
-    member: str
-    fields: tuple[str, ...]
 
 
 def check_languages(caption: str | None, language: str | None) -> list[tuple[str, str]]:
     """Lists the languages in the braces of a field's name, each with the name of its field.
 
-    Args:
-      caption: as in `json.captions.{en,de}`; without braces nothing is listed.
-      language: the field that names the language of captions, which cannot be used with braces.
-
-    Raises:
-      UserError: the braces do not pair, or hold no languages or one twice; or both are given.
+    The field is as in `json.captions.{en,de}`; without braces nothing is listed. `language` names
+    the field of the language of captions, which cannot be used with braces. UserError says what is
+    wrong.
     """
     if not re.search("[{}]", caption or ""):
         return []
@@ -107,15 +79,7 @@ def check_languages(caption: str | None, language: str | None) -> list[tuple[str
 
 
 def tell_captions(found: Sequence[tuple[Any, Any]], lines: bool = False) -> list[str]:
-    """Makes captions from the values of language fields; some may be empty, but not all.
-
-    Args:
-      found: each language with its value; a language that is not a text is ignored.
-      lines: whether each line of a text is a caption of its own.
-
-    Raises:
-      BrokenExample: there is no caption, or a value is not a text.
-    """
+    """Makes captions from the values of language fields; some may be empty, but not all."""
     there = [pair for pair in found if pair[1] not in (None, "", [])]
     if not there and len(found) > 1:
         listed = ", ".join(str(language) for language, _ in found)

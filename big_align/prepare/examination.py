@@ -35,36 +35,27 @@ Languages = Callable[[str], str | None]
 
 @dataclasses.dataclass(frozen=True)
 class Examination:
-    """How examples are examined.
+    """How examples are examined."""
 
-    Attributes:
-      normalize: whether texts are normalized.
-      max_pixels: an encoded image with more cannot be used.
-      classifier: "module:function" of a `Classifier`; empty for none.
-      languages: "module:function" of `Languages`; empty for none.
-    """
-
-    normalize: bool = True
-    max_pixels: int = MAX_PIXELS
-    classifier: str = ""
-    languages: str = ""
+    normalize: bool = True  # whether texts are normalized
+    max_pixels: int = MAX_PIXELS  # an encoded image with more cannot be used
+    classifier: str = ""  # "module:function" of a `Classifier`
+    languages: str = ""  # "module:function" of `Languages`
 
     @property
     def sources(self) -> dict[str, str]:
         """Digests of the files of these functions: what other versions judged is not used again."""
-        given = {"classifier": self.classifier, "languages": self.languages}
-        return {kind: _digest_module(name, f"--{kind}") for kind, name in given.items() if name}
+        digests = {}
+        for kind, name in (("classifier", self.classifier), ("languages", self.languages)):
+            if name:
+                _load(name, f"--{kind}")
+                path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+                digests[kind] = fingerprint(pathlib.Path(path).read_bytes(), 16) if path else ""
+        return digests
 
     def load(self) -> tuple[Classifier | None, Languages | None]:
         """Imports the functions; raises UserError if one does not exist."""
         return _load(self.classifier, "--classifier"), _load(self.languages, "--languages")
-
-
-def _digest_module(name: str, flag: str) -> str:
-    """Returns a digest of the file of the module that a function is taken from."""
-    _load(name, flag)
-    path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
-    return fingerprint(pathlib.Path(path).read_bytes(), 16) if path else ""
 
 
 def _load(name: str, flag: str) -> Callable[..., Any] | None:
@@ -79,18 +70,10 @@ def _load(name: str, flag: str) -> Callable[..., Any] | None:
 
 
 def identify_image(image: Any, max_pixels: int = MAX_PIXELS) -> tuple[bytes, np.ndarray]:
-    """Decodes an image; returns what identifies it, and its pixels.
+    """Decodes an image; returns what identifies it, and its pixels, uint8 [h w 3].
 
-    Args:
-      image: the encoded file, or pixels uint8 [h w 3].
-      max_pixels: an encoded image with more cannot be used.
-
-    Returns:
-      Sixteen bytes that are the same for images with the same pixels, after EXIF orientation and
-      with transparency on white; and the pixels, uint8 [h w 3].
-
-    Raises:
-      BrokenExample: it cannot be decoded.
+    Sixteen bytes are the same for images with the same pixels, after EXIF orientation and with
+    transparency on white. What cannot be decoded is a BrokenExample.
     """
     if isinstance(image, bytes):
         decoding.raise_pillow_limit(max_pixels)
@@ -125,17 +108,9 @@ def examine_example(
 ) -> dict[str, Any]:
     """Returns what the rules need to know about an example, as JSON holds it.
 
-    Texts that normalization empties, such as markup around nothing, are left out and counted.
-
-    Args:
-      example: as its source reads it.
-      settings: how it is examined.
-      classifier: judges its image; None for none.
-      languages: identifies the languages of its texts; None for none.
-
-    Raises:
-      BrokenExample: the image cannot be decoded, a text is too long to be one, or one of the
-        functions returns something else than a text.
+    Texts that normalization empties, such as markup around nothing, are left out and counted. An
+    image that cannot be decoded, a text that is too long to be one, or a function that returns
+    something else than a text is a BrokenExample.
     """
     longest = max(map(len, example.captions), default=0)
     if longest > TEXT_MAX:
@@ -174,11 +149,10 @@ def _ask(function: Callable[..., str | None], given: Any, flag: str) -> str:
 def examine_stretch(
     inputs: Inputs, stretch: Stretch, settings: Examination
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Examines the examples of a stretch.
+    """Returns what was found about each intact example of a stretch, with its row; and faults.
 
-    Returns:
-      What was found about each intact one, with its row; and each example or text that cannot be
-      used, with the reason. Every text is in one of the two, or its example is.
+    Each example or text that cannot be used has a reason. Every text is in one of the two, or its
+    example is.
     """
     source = inputs.open(stretch.file)
     classifier, languages = settings.load()

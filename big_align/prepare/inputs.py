@@ -48,28 +48,16 @@ class Stretch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """The files of raw pairs.
+    """The files of raw pairs."""
 
-    Attributes:
-      kind: the kind of source, as in `config.data.source.name`.
-      paths: the paths of the files, in order.
-      arguments: other fields of the source, each "NAME=VALUE".
-      stems: what the keys of each file's examples begin with.
-      stamps: sizes and times of the files; these change when they do.
-    """
-
-    kind: str
-    paths: tuple[str, ...]
-    arguments: tuple[str, ...]
-    stems: tuple[str, ...]
-    stamps: tuple[str, ...]
+    kind: str  # of source, as in `config.data.source.name`
+    paths: tuple[str, ...]  # of the files, in order
+    arguments: tuple[str, ...]  # other fields of the source, each "NAME=VALUE"
+    stems: tuple[str, ...]  # what the keys of each file's examples begin with
+    stamps: tuple[str, ...]  # sizes and times of the files, which change when they do
 
     def open(self, file: int) -> Source:
-        """Opens the source of a file; the last ones are kept open.
-
-        Raises:
-          ValueError, OSError: it cannot be used; the message names it.
-        """
+        """Opens the source of a file; the last ones are kept open."""
         return _open_source(self.kind, self.paths[file], self.arguments)
 
     def find_empty(self, file: int, rows: "FileRows") -> list[int]:
@@ -81,31 +69,18 @@ class Inputs:
         return np.setdiff1d(np.arange(count), rows.numbers).tolist()
 
     def key(self, file: int, row: int) -> str:
-        """Returns the key of an example, which says where it comes from.
-
-        Args:
-          file: the number of the file.
-          row: the row in it, as in `FileRows`.
-        """
+        """Returns the key of an example by its row in `FileRows`: it says where it comes from."""
         return f"{self.stems[file]}-{row:09d}"
 
 
 def find_inputs(
-    path: str,
-    kind: str | None = None,
-    arguments: tuple[str, ...] = (),
-    keep: tuple[str, ...] = (),
+    path: str, kind: str | None = None, arguments: tuple[str, ...] = (), keep: tuple[str, ...] = ()
 ) -> Inputs:
-    """Lists the files of raw pairs.
+    """Lists the files of raw pairs; UserError if nothing is there, or not what the path shows.
 
-    Args:
-      path: files or a folder; globs, braces and comma lists, local or remote.
-      kind: the kind of source; None infers it from the path.
-      arguments: other fields of the source, each "NAME=VALUE".
-      keep: columns, or members of tar shards, that will be read as well.
-
-    Raises:
-      UserError: nothing is there, or the path does not show what is there.
+    The path is files or a folder, with globs, braces and comma lists, local or remote, from which
+    the kind of source is inferred if it is None. The arguments are other fields of the source, each
+    "NAME=VALUE"; columns, or members of tar shards, to `keep` are read as well.
     """
     ending = posixpath.splitext(path.rstrip("}").rpartition(",")[2])[1].lower()
     try:
@@ -190,12 +165,6 @@ def list_stretches(file: int, count: int, chunk: int = CHUNK) -> list[Stretch]:
     return [Stretch(file, at, min(at + chunk, count)) for at in range(0, count, chunk)]
 
 
-def sample_files(inputs: Inputs, seed: int) -> list[int]:
-    """Returns the numbers of the files that a dry run reads, sorted."""
-    numbers = sorted(range(len(inputs.paths)), key=lambda n: draw_order(seed, inputs.stems[n]))
-    return sorted(numbers[:SAMPLED_FILES])
-
-
 def sample_stretches(file: int, count: int, wanted: int, seed: int) -> list[Stretch]:
     """Draws stretches of a file that hold about `wanted` examples in all."""
     if wanted >= count:
@@ -207,17 +176,10 @@ def sample_stretches(file: int, count: int, wanted: int, seed: int) -> list[Stre
 
 
 class FileRows:
-    """In which row of its file each example of a source is.
+    """In which row of its file each example of a source is; `numbers` ascend to below `count`.
 
     Rows of Parquet count from 0, with those that have no image. The row of a table is the line that
     names the image first, and lines count from 1. Examples of other files are numbered from 0.
-
-    Args:
-      source: the source of one file.
-
-    Attributes:
-      numbers: the row of each example, ascending.
-      count: the rows of the file, up to the last one with an example.
     """
 
     def __init__(self, source: Source):
@@ -233,11 +195,7 @@ class FileRows:
             yield int(self.numbers[number]), *self._offsets.locate_one(number)
 
     def find(self, row: int) -> tuple[int, int]:
-        """Returns the shard and the index of the example in a row.
-
-        Raises:
-          UserError: it has none.
-        """
+        """Returns the shard and the index of the example in a row; UserError if it has none."""
         number = int(np.searchsorted(self.numbers, row))
         if number == len(self.numbers) or self.numbers[number] != row:
             raise UserError(f"there is no example in row {row}")

@@ -13,10 +13,10 @@ from big_align.data.examples import BrokenExample, Source, language_of
 from big_align.data.files import exists
 from big_align.prepare import steps, storage
 from big_align.prepare.examination import examine_example
-from big_align.prepare.inputs import rename_flags, sample_files
+from big_align.prepare.inputs import SAMPLED_FILES, rename_flags
 from big_align.prepare.page import write_report
-from big_align.prepare.plan import JobPlan, tell_difference
-from big_align.prepare.rules import ORDER
+from big_align.prepare.plan import JobPlan, is_shard, tell_difference
+from big_align.prepare.rules import ORDER, draw_order
 from big_align.prepare.sampling import NO_LANGUAGE
 from big_align.prepare.shards import name_shard
 from big_align.prepare.statistics import make_statistics
@@ -46,19 +46,11 @@ def import_pipelines() -> Any:
 
 
 def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, Any]:
-    """Runs a job, or the rest of it.
+    """Runs a job, or the rest of it, with Beam's options; returns its statistics.
 
-    Args:
-      plan: what is asked for.
-      options: Beam's, such as its runner: `pipelines.read_options`.
-      wave_bytes: bytes of images that are grouped at a time, if the runner holds them in memory.
-
-    Returns:
-      The statistics; `finished_before` is among them if there was nothing to do.
-
-    Raises:
-      UserError: the output belongs to another job, another process writes into it, or nothing
-        could be read.
+    `finished_before` is among them if there was nothing to do. It is a UserError if the output
+    belongs to another job, another process writes into it, or nothing could be read. Runners that
+    hold in memory what is grouped get shards of at most `wave_bytes` at a time.
     """
     pipelines = import_pipelines()
     plan.examination.load()
@@ -68,9 +60,8 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
     done = None if plan.sample else _check_output(plan, settings)
     if done:
         return done | {"finished_before": True}
-    if plan.sample:
-        return _run(plan, options, pipelines, settings, wave_bytes)
-    with storage.own_folder(plan.output, "prepare"):
+    alone = contextlib.nullcontext() if plan.sample else storage.own_folder(plan.output)
+    with alone:
         return _run(plan, options, pipelines, settings, wave_bytes)
 
 
@@ -80,7 +71,8 @@ def _run(
     """Runs what `run` has to run, alone in its output if that is on this machine."""
     files = list(range(len(plan.inputs.paths)))
     if plan.sample:
-        files = sample_files(plan.inputs, plan.seed)
+        files.sort(key=lambda n: draw_order(plan.seed, plan.inputs.stems[n]))
+        files = sorted(files[:SAMPLED_FILES])
     _open_first(plan, files)
     if not plan.sample:
         storage.write_json(storage.join(plan.output, "begun.json"), settings)
@@ -231,7 +223,6 @@ def run_pipeline(pipeline: Callable[..., None], *arguments: Any) -> None:
 def _write_shards(
     plan: JobPlan, pipelines: Any, options: Any, statistics: dict[str, Any], wave_bytes: int
 ) -> None:
-    """Writes the shards that are not there yet."""
     count = statistics["shards"]
     missing = _list_missing(count, plan)
     size = len(missing) or 1
@@ -240,7 +231,8 @@ def _write_shards(
         size = max(1, wave_bytes * count // max(statistics["bytes"], 1))
 
     def count_written() -> tuple[int, int]:
-        return sum(map(plan.is_shard, storage.list_names(plan.output))), count
+        names = storage.list_names(plan.output)
+        return sum(is_shard(name, plan.shard_format) for name in names), count
 
     with _show_progress("write shards", count_written):
         for start in range(0, len(missing), size):

@@ -98,12 +98,8 @@ def _list_languages(languages: Mapping[str, Any]) -> dict[str, Any]:
 def _draw_histograms(plan: JobPlan, statistics: dict[str, Any]) -> Iterator[Drawing]:
     """Draws histograms; bars beyond a rule's number are those that it drops."""
     found, rules = statistics["histograms"], plan.rules
-    side, aspect, least, most = (
-        rules.min_side,
-        rules.max_aspect,
-        rules.min_unigrams,
-        rules.max_unigrams,
-    )
+    side, aspect = rules.min_side, rules.max_aspect
+    least, most = rules.min_unigrams, rules.max_unigrams
     yield _draw(
         "Shorter side of an image, pixels", found["shorter_side"],
         lambda n: side is not None and n <= side, side or 0,
@@ -132,11 +128,11 @@ def _draw(
     unit: int = 1,
     log: bool = False,
 ) -> Drawing:
-    """Draws a histogram.
+    """Draws a histogram, how often each whole number occurs.
 
     Args:
       title: above it.
-      histogram: how often each whole number occurs.
+      histogram: the counts of numbers.
       dropped: returns whether a rule drops a number.
       least: a number that is always shown, however few are above it.
       unit: how many of the numbers make one unit of the scale.
@@ -181,7 +177,6 @@ def _choose_edges(values: Mapping[int, int], least: int, log: bool) -> list[int]
 def _list_samples(
     plan: JobPlan, statistics: dict[str, Any], samples: dict[str, list]
 ) -> Iterator[dict[str, Any]]:
-    """Yields each rule that has samples, with its pairs."""
     rows = sorted({(sample[0], sample[1]) for several in samples.values() for sample in several})
     pictures = {row: _read_picture(plan, *row) for row in rows}
     for name in ("kept", *statistics["rules"]):

@@ -16,30 +16,21 @@ from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules
 from big_align.prepare.sampling import choose_rates
+from big_align.prepare.sketch import is_sampled
 from big_align.prepare.text_rules import identify_text
 
-
-def _is_no_user_error(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], UserError))
-
-
 # Beam logs the traceback of an error that a worker raises; of a user error, a line is printed.
-logging.getLogger("apache_beam.runners.common").addFilter(_is_no_user_error)
+logging.getLogger("apache_beam.runners.common").addFilter(
+    lambda record: not (record.exc_info and isinstance(record.exc_info[1], UserError))
+)
 
 
 def read_options(flags: list[str], ours: Iterable[str] = ()) -> PipelineOptions:
-    """Reads the flags of Beam.
+    """Reads the flags of Beam; one that is neither Beam's nor among `ours` is a UserError.
 
     Its DirectRunner first tries Prism, a program that it downloads from GitHub
     (https://github.com/apache/beam/pull/34612). What runs by that name here is the runner in Python
     that it falls back to.
-
-    Args:
-      flags: the flags that are not ours.
-      ours: our flags, one of which may be meant.
-
-    Raises:
-      UserError: a flag is neither ours nor Beam's, or Beam lacks one.
     """
     _import_runner(flags)
     known = {
@@ -137,12 +128,16 @@ def decide(plan: JobPlan, options: PipelineOptions) -> None:
             | "By image" >> beam.CoGroupByKey()
             | "Has pairs" >> beam.Filter(_has, "pairs")
         )
-        given = plan.rules, plan.draw, plan.sample_languages
         decided = images | "Decide" >> beam.FlatMap(
-            transforms.decide, _choose_rates(images, plan.rules), *given
+            transforms.decide, _choose_rates(images, plan.rules), plan
         ).with_output_types(tuple[str, Any])
-        counts = (_select(decided, "counts"), measured, partners, crowds) | beam.Flatten()
-        noted = [_note_counts(counts, folder), _note_samples(_select(decided, "samples"), folder)]
+        counts = (
+            (_select(decided, "counts"), measured, partners, crowds)
+            | beam.Flatten()
+            | "Sum" >> beam.CombineGlobally(transforms.SumByName())
+            | "Note counts" >> beam.Map(_write_json, storage.join(folder, "counts.json"))
+        )
+        noted = [counts, _note_samples(_select(decided, "samples"), folder)]
         if not plan.sample:
             noted.append(_note_rows(_select(decided, "kept"), plan))
         # all end in one step: a runner may compute only what the last step needs
@@ -160,14 +155,6 @@ def _choose_rates(images: beam.PCollection, rules: Rules) -> beam.pvalue.AsSingl
         | "Rates" >> beam.Map(choose_rates, rules.language_temperature, rules.language_floor)
     )
     return beam.pvalue.AsSingleton(rates)
-
-
-def _note_counts(counts: beam.PCollection, folder: str) -> beam.PCollection:
-    return (
-        counts
-        | "Sum" >> beam.CombineGlobally(transforms.SumByName())
-        | "Note counts" >> beam.Map(_write_json, storage.join(folder, "counts.json"))
-    )
 
 
 def _note_samples(samples: beam.PCollection, folder: str) -> beam.PCollection:
@@ -194,7 +181,6 @@ def _note_rows(kept: beam.PCollection, plan: JobPlan) -> beam.PCollection:
 
 
 def _select(decided: beam.PCollection, kind: str) -> beam.PCollection:
-    """Returns the decisions of one kind."""
     return (
         decided
         | f"Find {kind}" >> beam.Filter(lambda found, kind=kind: found[0] == kind)
@@ -221,7 +207,9 @@ def _judge_texts(
             | "No suspects" >> beam.Filter(lambda found: not steps.is_suspect(found, plan))
             | "As they are" >> beam.Map(lambda found: found[1]).with_output_types(tuple[bytes, Any])
         ]
-        keyed = keyed | "Suspects and a sample" >> beam.Filter(steps.is_counted, plan)
+        keyed = keyed | "Suspects and a sample" >> beam.Filter(
+            lambda found: steps.is_suspect(found, plan) or is_sampled(found[0])
+        )
     real = keyed | "Texts alone" >> beam.Filter(lambda found: found[1][1][2] >= 0)
     partners = real | "Text and image" >> beam.Map(
         lambda found: (found[0], found[1][0])
@@ -277,14 +265,8 @@ def _find_many(
 ) -> tuple[list[beam.PCollection], beam.PCollection]:
     """Finds what has too many partners: texts their images, or images their texts.
 
-    Args:
-      partners: (key, partner), of all pairs.
-      most: the most partners of a key; None for any number.
-      rule: the rule that drops those with more.
-      sampled: whether the keys are a sample, from which the histogram is estimated.
-
-    Returns:
-      Lists of (key, rule), and how many keys have how many partners.
+    Returns lists of (key, rule), and how many keys have how many partners. If the keys are a
+    sample, this is estimated from it.
     """
     counts = partners | f"Partners: {rule}" >> transforms.CountPartners()
     nothing = beam.Create([]).with_output_types(tuple[bytes, str])
@@ -320,13 +302,7 @@ def _write_json(value: Any, path: str) -> None:
 
 
 def write(plan: JobPlan, wanted: list[int], options: PipelineOptions) -> None:
-    """Writes shards.
-
-    Args:
-      plan: the job.
-      wanted: the numbers of the shards.
-      options: Beam's.
-    """
+    """Writes the wanted shards."""
     chosen = frozenset(wanted)
     with beam.Pipeline(options=options) as pipeline:
         (

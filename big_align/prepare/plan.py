@@ -25,38 +25,21 @@ class JobPlan:
     What is found out about examples is kept in `facts`, and what is decided about them in
     `decisions`, under names that change with whatever they depend on. So a job that was killed
     continues, and one with other numbers reuses what it can.
-
-    Attributes:
-      inputs: the raw pairs.
-      output: the folder of shards, statistics and report.
-      work: the folder of intermediate files.
-      examination: how examples are examined.
-      rules: which pairs are dropped.
-      listed: a file of keys to drop, with reasons; empty for none. It has one JSON object per line:
-        `key`, and `reason`.
-      seed: the seed of the order of examples, and of all that is drawn.
-      shard_size: the most examples of a shard.
-      sample: pairs that a dry run looks at; 0 for all.
-      chunk: examples of a piece of work.
-      keep: other columns of Parquet files, or members of tar shards, that examples keep.
-      sketch_width: cells of a row of the sketches (`sketch.py`) that count tokens and texts; 0
-        counts exactly.
-      shard_format: one of `shards.FORMATS`.
     """
 
-    inputs: Inputs
-    output: str
-    work: str
+    inputs: Inputs  # the raw pairs
+    output: str  # the folder of shards, statistics and report
+    work: str  # the folder of intermediate files
     examination: Examination = Examination()
     rules: Rules = Rules()
-    listed: str = ""
-    seed: int = 0
-    shard_size: int = SHARD_SIZE
-    sample: int = 0
-    chunk: int = CHUNK
-    keep: tuple[str, ...] = ()
-    sketch_width: int = 0
-    shard_format: str = "tar"
+    listed: str = ""  # a file of keys to drop: a JSON object a line, with `key` and `reason`
+    seed: int = 0  # of the order of examples, and of all that is drawn
+    shard_size: int = SHARD_SIZE  # the most examples of a shard
+    sample: int = 0  # pairs that a dry run looks at; 0 for all
+    chunk: int = CHUNK  # examples of a piece of work
+    keep: tuple[str, ...] = ()  # other columns of Parquet files, or members of tar shards
+    sketch_width: int = 0  # cells of a row of sketches of tokens and texts; 0 counts exactly
+    shard_format: str = "tar"  # one of `shards.FORMATS`
 
     @property
     def facts(self) -> str:
@@ -92,24 +75,18 @@ class JobPlan:
         return storage.join(self.facts, kind, f"{stretch.name}.jsonl")
 
     def shard_path(self, shard: int) -> str:
-        """Returns the file of a shard."""
         return storage.join(self.output, name_shard(shard, self.shard_format))
 
     def result(self, name: str) -> str:
         """Returns a file about the job in its output; a dry run has another."""
         return storage.join(self.output, f"dry_run_{name}" if self.sample else name)
 
-    def is_shard(self, name: str) -> bool:
-        """Returns whether a file of the output is a shard."""
-        return _is_shard(name, self.shard_format)
-
     def list_shards(self) -> list[str]:
         """Returns the names of the shards in the output, of any format."""
         names = storage.list_names(self.output)
-        return [name for name in names if any(_is_shard(name, kind) for kind in FORMATS)]
+        return [name for name in names if any(is_shard(name, kind) for kind in FORMATS)]
 
     def file_path(self, file: int) -> str:
-        """Returns the file about an input file."""
         return storage.join(self.facts, "files", f"{file:06d}.json")
 
     def read_files(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -151,7 +128,8 @@ class JobPlan:
         )
 
 
-def _is_shard(name: str, shard_format: str) -> bool:
+def is_shard(name: str, shard_format: str) -> bool:
+    """Returns whether a file of the output is a shard."""
     head, _, tail = name_shard("*", shard_format).partition("*")
     number = name.removeprefix(head).removesuffix(tail)
     return name == f"{head}{number}{tail}" and number.isdecimal()

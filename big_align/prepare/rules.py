@@ -14,38 +14,20 @@ DUPLICATES = ("merge", "first", "keep")
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What pairs must satisfy; None sets no limit. The defaults are those of ALIGN §3.
+    """What pairs must satisfy; None sets no limit. The defaults are those of ALIGN §3."""
 
-    Attributes:
-      min_side: the shorter side of an image has more pixels than this.
-      max_aspect: the longer side is less than this many times the shorter one.
-      max_texts: an image has at most this many different texts.
-      max_images: a text belongs to at most this many different images.
-      min_unigrams: the fewest unigrams of a text.
-      max_unigrams: the most unigrams of a text.
-      tokens: how many unigrams and bigrams, the most frequent of the raw data, are not rare; a text
-        may have no rare one.
-      scale_tokens: whether in small data a rare token is a unigram that occurs once.
-      duplicates: if pairs have images with the same pixels, `merge` makes one example with all
-        their texts, `first` keeps the first, and `keep` keeps all.
-      normalize: whether texts are normalized (`text_rules.normalize_text`).
-      language_temperature: the temperature at which languages are sampled from what is left
-        (`sampling.choose_rates`).
-      language_floor: languages with at most this many pairs are not sampled.
-    """
-
-    min_side: int | None = 200
-    max_aspect: int | float | None = 3.0
-    max_texts: int | None = 1000
-    max_images: int | None = 10
-    min_unigrams: int | None = 3
-    max_unigrams: int | None = 20
-    tokens: int | None = text_rules.PAPER_TOKENS
-    scale_tokens: bool = True
-    duplicates: str = "merge"
-    normalize: bool = True
-    language_temperature: int | float | None = None
-    language_floor: int = 1000
+    min_side: int | None = 200  # the shorter side of an image has more pixels
+    max_aspect: int | float | None = 3.0  # the longer side is below this many shorter ones
+    max_texts: int | None = 1000  # an image has at most this many different ones
+    max_images: int | None = 10  # a text belongs to at most this many different ones
+    min_unigrams: int | None = 3  # of a text, at least
+    max_unigrams: int | None = 20  # of a text, at most
+    tokens: int | None = text_rules.PAPER_TOKENS  # the most frequent ones, which are not rare
+    scale_tokens: bool = True  # whether in small data a rare token is a unigram that occurs once
+    duplicates: str = "merge"  # of pixels: `merge` all texts, take the `first`, or `keep` all
+    normalize: bool = True  # whether texts are normalized (`text_rules`)
+    language_temperature: int | float | None = None  # at which what is left is sampled
+    language_floor: int = 1000  # languages with at most this many pairs are not sampled
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -75,12 +57,7 @@ ORDER = (
 
 
 def describe_rules(rules: Rules, token_rule: str = "") -> dict[str, str]:
-    """Returns what each rule that is in force drops, in words.
-
-    Args:
-      rules: the numbers.
-      token_rule: what a rare token is; empty if there are none.
-    """
+    """Returns what each rule in force drops, in words; `token_rule` is what a rare token is."""
     told = {
         "small": _say(rules.min_side, "the shorter side of the image has at most {} pixels"),
         "elongated": _say(rules.max_aspect, "the longer side is {:g} or more times the shorter"),
@@ -109,14 +86,7 @@ def _say(number: int | float | None, text: str) -> str:
 
 
 def judge_image(width: int, height: int, flag: str, rules: Rules) -> list[str]:
-    """Returns the rules about one image that would drop it.
-
-    Args:
-      width: its width in pixels.
-      height: its height in pixels.
-      flag: what the image classifier says against it; empty for nothing.
-      rules: the numbers.
-    """
+    """Returns the rules about one image that would drop it; `flag` is what speaks against it."""
     short, long = min(width, height), max(width, height)
     failed = []
     if rules.min_side is not None and short <= rules.min_side:
@@ -138,51 +108,29 @@ def judge_length(unigrams: int, rules: Rules) -> list[str]:
 
 
 class Pair(NamedTuple):
-    """One image with one of its texts. Pairs are ordered by where they come from.
+    """One image with one of its texts. Pairs are ordered by where they come from."""
 
-    Attributes:
-      file: the number of the input file.
-      row: the row of the example in it.
-      place: the place of the text among those of the example; -1 for an example without texts.
-      text: normalized, if texts are.
-      width: the width of the image.
-      height: the height of the image.
-      size: the size of its file, in bytes.
-      flag: what the image classifier says against it.
-      language: the language of the text; empty if it was not identified.
-      labels: the labels of the example.
-      failed: the rules about texts that would drop it.
-    """
-
-    file: int
-    row: int
-    place: int
-    text: str
-    width: int
+    file: int  # the number of the input file
+    row: int  # of the example in it
+    place: int  # of the text in its example; -1 for an example without texts
+    text: str  # normalized, if texts are
+    width: int  # of the image, as is the height
     height: int
-    size: int
-    flag: str = ""
-    language: str = ""
-    labels: tuple[int, ...] = ()
-    failed: tuple[str, ...] = ()
+    size: int  # of its file, in bytes
+    flag: str = ""  # what the image classifier says against it
+    language: str = ""  # of the text; empty if it was not identified
+    labels: tuple[int, ...] = ()  # of the example
+    failed: tuple[str, ...] = ()  # rules about texts that would drop it
 
 
 class Kept(NamedTuple):
-    """An example that is written.
+    """An example that is written."""
 
-    Attributes:
-      first: the earliest of its pairs, whose image is written.
-      texts: its captions.
-      languages: the languages of these.
-      labels: the labels of all its pairs.
-      merged: file and row of the other examples whose texts it has.
-    """
-
-    first: Pair
+    first: Pair  # the earliest of its pairs, whose image is written
     texts: list[str]
     languages: list[str]
-    labels: list[int]
-    merged: list[tuple[int, int]]
+    labels: list[int]  # of all its pairs
+    merged: list[tuple[int, int]]  # file and row of the other examples whose texts it has
 
 
 def decide_group(
@@ -192,22 +140,13 @@ def decide_group(
     rules: Rules,
     is_drawn: Callable[[Pair], bool] | None = None,
 ) -> Iterator[tuple[Pair, tuple[str, ...]] | Kept]:
-    """Decides about all pairs of one image.
+    """Decides about all pairs of one image, which can be iterated over several times, in any order.
 
-    The pairs of a dropped image are passed through one at a time: a picture that says "not
-    available" has millions.
-
-    Args:
-      pairs: pairs whose images have the same pixels, in any order; they can be iterated over
-        several times.
-      crowded: whether the image has too many texts.
-      listed: whether it is in the list of images to drop.
-      rules: the numbers.
-      is_drawn: returns whether a pair that no rule drops is kept; None keeps all.
-
-    Yields:
-      Every pair, with the rules that would drop it in their order, none for one that is kept; and
-      the examples to write: at most one, unless duplicates are kept.
+    It yields every pair, with the rules that would drop it in their order, none for one that is
+    kept; and the examples to write: at most one, unless duplicates are kept. The pairs of a dropped
+    image are passed through one at a time: a picture that says "not available" has millions.
+    Crowded images have too many texts, and listed ones are to be dropped; pairs that no rule drops
+    are kept if they are drawn.
     """
     first = next(iter(pairs))
     about_image = judge_image(first.width, first.height, first.flag, rules)

@@ -18,18 +18,9 @@ def choose_rates(
     """Returns which fraction of each language is kept, so that its share is p_l ~ n_l^(1/T).
 
     Nothing is repeated: the language that is wanted most, relative to its pairs, is kept as a
-    whole, and the others in proportion to it. Languages with few pairs are kept as a whole and do
-    not count in this, since many of them are errors in identifying the language, and a single such
-    pair would set the size of all others.
-
-    Args:
-      counts: pairs of each language that no rule drops, n_l; "" is for pairs without a language,
-        which are kept.
-      temperature: T, as in `share_by_temperature`.
-      floor: the most pairs of a language that is always kept as a whole.
-
-    Raises:
-      UserError: no pair has a language.
+    whole, and the others in proportion to it. Languages with at most `floor` pairs are kept as a
+    whole and do not count in this, since many of them are errors in identifying the language, and a
+    single such pair would set the size of all others. So are pairs without a language, "".
     """
     told = {name: count for name, count in counts.items() if name}
     if counts and not told:
@@ -51,12 +42,7 @@ def draw_pairs(
     """Returns a function that decides if a pair is kept, from its key and language alone.
 
     Texts of one example share their draw; with other rates, the pairs of a lower one are among
-    those of a higher one.
-
-    Args:
-      rates: the rate of each language; others are kept.
-      seed: the seed of the draw.
-      name_key: makes the key from file and row.
+    those of a higher one. Languages without a rate are kept.
     """
 
     def is_drawn(pair: Pair) -> bool:
@@ -72,10 +58,7 @@ def draw_pairs(
 def count_languages(
     pairs: Iterable[Pair], crowded: bool, listed: bool, rules: Rules
 ) -> dict[str, int]:
-    """Returns how many pairs of an image each language has that no rule drops.
-
-    The arguments are those of `decide_group`.
-    """
+    """Counts the pairs of an image that no rule drops by language; see `decide_group`."""
     counts: dict[str, int] = {}
     for decided in decide_group(pairs, crowded, listed, rules):
         if not isinstance(decided, Kept) and not decided[1]:

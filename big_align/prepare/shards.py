@@ -15,21 +15,13 @@ SHARD_SIZE = 5000  # examples
 
 
 class Member(NamedTuple):
-    """An example of a shard.
+    """An example of a shard."""
 
-    Attributes:
-      place: its place in the shard.
-      key: what the names of its members begin with.
-      ending: the ending of the image file.
-      image: the encoded file.
-      about: what its JSON member holds: `captions`, `origin` and others.
-    """
-
-    place: int
-    key: str
-    ending: str
-    image: bytes
-    about: dict[str, Any]
+    place: int  # in the shard
+    key: str  # what the names of its members begin with
+    ending: str  # of the image file
+    image: bytes  # the encoded file
+    about: dict[str, Any]  # what its JSON member holds: `captions`, `origin` and others
 
 
 def count_shards(examples: int, shard_size: int) -> int:
@@ -38,13 +30,7 @@ def count_shards(examples: int, shard_size: int) -> int:
 
 
 def find_place(rank: int, examples: int, shards: int) -> tuple[int, int]:
-    """Returns the shard of an example and its place there; shards differ by at most one example.
-
-    Args:
-      rank: the rank of the example in the order of all.
-      examples: how many examples all shards have.
-      shards: how many there are.
-    """
+    """Returns shard and place of an example by its rank; shards differ by at most one example."""
     shard = rank * shards // examples
     return shard, rank - -(-shard * examples // shards)
 
@@ -60,14 +46,6 @@ def write_shard(path: str, members: Iterable[Member], shard_format: str = "tar")
 
     A tar shard has the layout of webdataset. Records are tf.train.Example messages: `image`,
     `caption` (all of them), `label`, `key`, and `json`, as in a tar shard.
-
-    Args:
-      path: the path of the shard.
-      members: its examples, in any order.
-      shard_format: one of `FORMATS`.
-
-    Returns:
-      Bytes of the images.
     """
     ordered = sorted(members, key=lambda member: member.place)
     records = map(_encode_record, ordered)

@@ -23,12 +23,9 @@ SAMPLED = 64
 class CountMinSketch:
     """Counts that are never too low, in memory that does not grow (Cormode and Muthukrishnan 2005).
 
-    Each row counts everything in `width` cells, by a hash of its own; the count of a thing is the
-    smallest of its cells. With probability 1 - exp(-depth) it is too high by at most `error()`.
-
-    Args:
-      width: cells of a row, at most 2^32.
-      depth: rows, at most 16: a hash has 64 bytes, 4 per row.
+    Each row counts everything in `width` cells, at most 2^32, by a hash of its own; the count of a
+    thing is the smallest of its cells. With probability 1 - exp(-depth) it is too high by at most
+    `error()`. There are at most 16 rows: a hash has 64 bytes, 4 per row.
     """
 
     def __init__(self, width: int, depth: int = DEPTH):
@@ -85,11 +82,7 @@ class CountMinSketch:
 
 
 def choose_width(megabytes: int) -> int:
-    """Returns how many cells a row has, a power of two, in a sketch of at most `megabytes` MiB.
-
-    Raises:
-      UserError: it is not from 1 to 16,384.
-    """
+    """Returns how many cells a row has, a power of two, in a sketch of at most `megabytes` MiB."""
     if not 1 <= megabytes <= 2**14:
         raise UserError(f"--sketch_megabytes={megabytes} must be from 1 to 16,384")
     return 1 << (megabytes * 2**20 // (8 * DEPTH)).bit_length() - 1
@@ -101,18 +94,13 @@ def is_sampled(thing: bytes) -> bool:
 
 
 def write_sketch(path: str, sketch: CountMinSketch) -> None:
-    """Writes a sketch, whole or not at all."""
     with storage.open_whole(path) as file:
         np.save(file, sketch.table)
 
 
 @functools.lru_cache(maxsize=4)
 def read_sketch(path: str) -> CountMinSketch:
-    """Opens a sketch; a local one is in memory once for all processes.
-
-    Raises:
-      UserError: it is not there, or is not a sketch.
-    """
+    """Opens a sketch; a local one is in memory once for all processes."""
     sketch = CountMinSketch(0)
     try:
         remote = "://" in path and np.load(io.BytesIO(storage.read_bytes(path) or b""))

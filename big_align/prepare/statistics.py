@@ -13,12 +13,7 @@ from big_align.prepare.sketch import SAMPLED
 
 
 def make_statistics(plan: JobPlan) -> dict[str, Any]:
-    """Returns the numbers of a job that has decided about its pairs.
-
-    Returns:
-      Counts by what they count; `rules`, each with its text, how many pairs it would drop and
-      how many it was the first to drop; and histograms, each by value.
-    """
+    """Returns the numbers of a job that has decided about its pairs."""
     counts = storage.read_json(storage.join(plan.decisions, "counts.json"))
     token_rule = plan.token_rule()
     told = describe_rules(plan.rules, token_rule.told if token_rule else "")

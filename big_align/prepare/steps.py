@@ -18,7 +18,7 @@ from big_align.prepare.examination import encode_member, examine_stretch
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import judge_length
-from big_align.prepare.sketch import CountMinSketch, is_sampled, write_sketch
+from big_align.prepare.sketch import CountMinSketch, write_sketch
 from big_align.prepare.text_rules import identify_text, name_tokens, split_unigrams
 
 ASPECT_MAX, UNIGRAMS_MAX = 20, 100  # of histograms; anything above is counted with the last
@@ -26,10 +26,7 @@ ROWS_LISTED = 100  # rows without an image of a file that the quarantine names
 
 
 def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
-    """Opens an input file; yields its stretches.
-
-    A file that cannot be opened is noted with its reason, as is what its index has lost.
-    """
+    """Yields the stretches of an input file, and notes what it lost or why it cannot be opened."""
     path = plan.file_path(file)
     about = storage.read_json(path)
     if about is None:
@@ -74,15 +71,11 @@ def examine(stretch: tuple[int, int, int], plan: JobPlan) -> Stretch:
 
 
 def read_texts(stretch: Stretch, plan: JobPlan) -> list[str]:
-    """Returns the texts of the pairs of a stretch."""
     return [pair.text for _, pair in plan.read_pairs(stretch) if pair.place >= 0]
 
 
 def read_pairs(stretch: Stretch, plan: JobPlan) -> Iterator[tuple[bytes, tuple]]:
-    """Yields the pairs of a stretch, with the rules applied that need only the text.
-
-    These are the rules about its length and, if a sketch has counted them, about its tokens.
-    """
+    """Yields pairs with the rules applied about lengths and, if a sketch counted them, tokens."""
     rule = plan.token_rule() if plan.sketch_width else None
     for group, pair in plan.read_pairs(stretch):
         words = split_unigrams(pair.text)
@@ -117,15 +110,8 @@ def write_sketches(sketches: dict[str, CountMinSketch], plan: JobPlan) -> None:
 
 def is_suspect(found: tuple[bytes, Any], plan: JobPlan) -> bool:
     """Returns whether a text, given by its id, may belong to more images than are allowed."""
-    if not plan.sketch_width:
-        return True
     most = plan.rules.max_images
     return most is not None and bool(plan.read_sketch("texts").estimate([found[0]])[0] > most)
-
-
-def is_counted(found: tuple[bytes, Any], plan: JobPlan) -> bool:
-    """Returns whether the images of a text are counted exactly."""
-    return is_suspect(found, plan) or is_sampled(found[0])
 
 
 def measure(stretch: Stretch, plan: JobPlan) -> dict[str, int]:
@@ -145,11 +131,7 @@ def measure(stretch: Stretch, plan: JobPlan) -> dict[str, int]:
 
 
 def read_listed(path: str) -> dict[str, str]:
-    """Returns the keys to drop, with their reasons, from a file of JSON lines.
-
-    Raises:
-      UserError: there is no such file, or a line of it is not an object with a key.
-    """
+    """Returns the keys to drop, with their reasons, from a file of JSON lines; or UserError."""
     found: dict[str, str] = {}
     for number, line in enumerate(files.read_text(path, "--drop=").split("\n"), start=1):
         line = line.strip(BLANK)  # lists that were joined may have a byte-order mark before each
@@ -191,11 +173,7 @@ def write_placed(group: tuple[tuple[int, int], Any], plan: JobPlan) -> None:
 def read_members(
     stretch: Stretch, plan: JobPlan, wanted: frozenset[int]
 ) -> Iterator[tuple[int, tuple]]:
-    """Yields the examples of a stretch that go to some shards, read again from their source.
-
-    Raises:
-      UserError: an example is not what it was when it was examined.
-    """
+    """Yields a stretch's examples for some shards, read again; they must be what they were."""
     lines = storage.read_lines(storage.join(plan.decisions, "rows", f"{stretch.name}.jsonl"))
     chosen = [line for line in lines if line[1] in wanted]
     if not chosen:
@@ -215,11 +193,7 @@ def read_members(
             )
         about = {
             "captions": texts,
-            "origin": {
-                "input": plan.inputs.paths[stretch.file],
-                "row": row,
-                "key": example.key,
-            },
+            "origin": {"input": plan.inputs.paths[stretch.file], "row": row, "key": example.key},
             "width": width,
             "height": height,
         }
@@ -234,11 +208,7 @@ def read_members(
 
 
 def list_classes(plan: JobPlan) -> list[str]:
-    """Returns the names of the labels, if the files that can be read have any.
-
-    Raises:
-      UserError: files have different names, so that the same number means different ones.
-    """
+    """Returns the names of labels, if any, which must be the same in all files that can be read."""
     found: dict[tuple[str, ...], str] = {}  # a file of each choice of names
     for file, about in plan.read_files():
         if classes := about.get("classes"):
@@ -256,11 +226,7 @@ def list_classes(plan: JobPlan) -> list[str]:
 
 
 def read_kept(source: Any, at: tuple[int, int], names: tuple[str, ...]) -> dict[str, Any]:
-    """Returns other columns of an example, as JSON holds them.
-
-    Raises:
-      UserError: the source has no such columns.
-    """
+    """Returns other columns of an example, as JSON holds them; UserError if there are none."""
     if not hasattr(source, "read_columns"):
         raise UserError(
             "--keep is about columns of Parquet files and members of tar shards, and the input is "
@@ -288,7 +254,6 @@ def _make_plain(value: Any) -> Any:
 
 
 def write_shard(group: tuple[int, Any], plan: JobPlan) -> int:
-    """Writes a shard of all its examples."""
     shard, members = group
     made = (shards.Member(*rest, json.loads(about)) for *rest, about in members)
     shards.write_shard(plan.shard_path(shard), made, plan.shard_format)
@@ -296,5 +261,4 @@ def write_shard(group: tuple[int, Any], plan: JobPlan) -> int:
 
 
 def write_line(value: Any) -> bytes:
-    """Returns an object as a line of JSON."""
     return shards.write_json(value) + b"\n"

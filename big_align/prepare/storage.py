@@ -28,9 +28,6 @@ def open_whole(path: str) -> Iterator[Any]:
     """Opens a file for writing bytes; it gets its name only when all has been written.
 
     Two processes may write it at once, as when a runner tries a step twice: the last one wins.
-
-    Raises:
-      UserError: it cannot be written; the message names it.
     """
     try:
         if "://" in path:
@@ -47,16 +44,8 @@ def open_whole(path: str) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def own_folder(folder: str, what: str) -> Iterator[None]:
-    """Makes a folder and keeps a second process of this machine out; elsewhere it does nothing.
-
-    Args:
-      folder: the folder.
-      what: what each of the processes is, for the message.
-
-    Raises:
-      UserError: another process has the folder, or it cannot be made.
-    """
+def own_folder(folder: str) -> Iterator[None]:
+    """Makes a folder and keeps a second process of this machine out; elsewhere it does nothing."""
     if "://" in folder:
         yield
         return
@@ -64,7 +53,7 @@ def own_folder(folder: str, what: str) -> Iterator[None]:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder} cannot be made: {error}") from error
-    with lock_folder(folder, f"another {what} writes into it; wait for it, or stop it"):
+    with lock_folder(folder, "another prepare writes into it; wait for it, or stop it"):
         yield
 
 
@@ -80,21 +69,13 @@ def write_json(path: str, value: Any) -> None:
 
 
 def read_json(path: str) -> Any:
-    """Returns what a file holds; None if there is no such file.
-
-    Raises:
-      UserError: it is not JSON; the message names it.
-    """
+    """Returns what a file holds; None if there is no such file."""
     text = read_text(path)
     return None if text is None else _parse(text, path)
 
 
 def read_text(path: str) -> str | None:
-    """Returns the text of a file; None if there is no such file.
-
-    Raises:
-      UserError: it is not UTF-8; the message names it.
-    """
+    """Returns the text of a file; None if there is no such file."""
     data = read_bytes(path)
     try:
         return None if data is None else data.decode("utf-8", "surrogatepass")
@@ -111,11 +92,7 @@ def read_bytes(path: str) -> bytes | None:
 
 
 def read_lines(path: str) -> Iterator[Any]:
-    """Yields the objects of a file with one JSON object per line; nothing if there is no file.
-
-    Raises:
-      UserError: a line is not JSON; the message names the file.
-    """
+    """Yields the objects of a file with one JSON object per line; nothing if there is no file."""
     for number, line in enumerate((read_text(path) or "").split("\n"), start=1):
         if line:
             yield _parse(line, path, f", line {number},")

@@ -26,11 +26,8 @@ def _keep(char: str) -> str:
     return "" if unicodedata.category(char) in NO_TEXT and char not in JOINERS else char
 
 
-def _spell_unigram(char: str) -> str:
-    return "" if char in APOSTROPHES else spell(char)
-
-
-_CLEANED, _UNIGRAMS = CharacterMap(_keep), CharacterMap(_spell_unigram)
+_CLEANED = CharacterMap(_keep)
+_UNIGRAMS = CharacterMap(lambda char: "" if char in APOSTROPHES else spell(char))
 
 
 def _remove_markup(text: str) -> str:
@@ -82,27 +79,18 @@ def name_tokens(unigrams: list[str], bigrams: bool) -> list[bytes]:
 
 
 class TokenRule(NamedTuple):
-    """Which tokens are rare.
+    """Which tokens are rare."""
 
-    Attributes:
-      min_count: a token that occurs less often in the raw data is rare.
-      bigrams: whether bigrams count too.
-      told: the rule, in words.
-    """
-
-    min_count: int
-    bigrams: bool
-    told: str
+    min_count: int  # a token that occurs less often in the raw data is rare
+    bigrams: bool  # whether bigrams count too
+    told: str  # the rule, in words
 
 
 def choose_min_count(histogram: Mapping[int, int], most: int) -> int:
     """Returns the lowest count that no more than `most` tokens reach.
 
-    Tokens that occur equally often are rare together, or not at all.
-
-    Args:
-      histogram: how many tokens occur n times, by n.
-      most: the most tokens that are not rare.
+    The histogram says how many occur n times. Those that occur equally often are rare together, or
+    not at all.
     """
     lowest, reached = max(histogram, default=0) + 1, 0
     for count in sorted(histogram, reverse=True):
@@ -120,18 +108,12 @@ def choose_token_rule(
     scale: bool,
     estimated: bool = False,
 ) -> TokenRule | None:
-    """Returns which tokens are rare; None if none are.
+    """Returns which tokens are rare, by how many occur n times; None if none are.
 
     The paper's number drops nothing from data with fewer tokens than that, and a number that is
     scaled with their size drops nearly everything: most bigrams of a few million texts occur once.
-    So in small data a rare token is a unigram that occurs once.
-
-    Args:
-      unigrams: how many unigrams occur n times, by n.
-      bigrams: likewise.
-      most: unigrams and bigrams that are not rare; None for no such rule.
-      scale: whether small data are judged by their unigrams alone.
-      estimated: whether these numbers are estimated from a sample of the tokens.
+    So in small data a rare token is a unigram that occurs once, with `scale`. `estimated` says that
+    the numbers are from a sample of the tokens.
     """
     if most is None:
         return None

@@ -7,6 +7,7 @@ from typing import Any
 import apache_beam as beam
 
 from big_align.prepare import sampling, text_rules
+from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Kept, Pair, Rules, decide_group
 from big_align.prepare.sketch import SAMPLED, is_sampled
 
@@ -39,9 +40,6 @@ class RareTexts(beam.CombineFn):
     """The texts of a token, if it occurs less often than `min_count`; else nothing.
 
     So only the count of a frequent token is kept, and no worker holds all texts with "the".
-
-    Args:
-      min_count: a token that occurs less often is rare.
     """
 
     def __init__(self, min_count: int):
@@ -69,12 +67,7 @@ class RareTexts(beam.CombineFn):
 
 
 def count_tokens(texts: Iterable[str], sampled: bool = False) -> Iterator[tuple[bytes, int]]:
-    """Yields the tokens of texts (`text_rules.name_tokens`), each with how often it occurs.
-
-    Args:
-      texts: the texts of a stretch.
-      sampled: whether to yield only those that are counted beside a sketch.
-    """
+    """Yields the tokens of texts, or of a sample beside a sketch, each with its count."""
     counts: Counter = Counter()
     for text in texts:
         counts.update(text_rules.name_tokens(text_rules.split_unigrams(text), True))
@@ -83,13 +76,9 @@ def count_tokens(texts: Iterable[str], sampled: bool = False) -> Iterator[tuple[
 
 @beam.ptransform_fn
 def CountTokens(texts: beam.PCollection, sampled: bool) -> beam.PCollection:
-    """Counts how many tokens occur how often.
+    """Counts how many tokens occur how often, or estimates it from a sample of them.
 
     Takes lists of texts; makes one dictionary: `1 7` is how many unigrams occur seven times.
-
-    Args:
-      texts: the lists.
-      sampled: whether this is estimated from a sample of the tokens.
     """
     weight = SAMPLED if sampled else 1
     return (
@@ -112,14 +101,7 @@ def _list_tokens(pair: tuple[bytes, str], bigrams: bool) -> Iterator[tuple[bytes
 
 @beam.ptransform_fn
 def FindRareTexts(texts: beam.PCollection, rule: text_rules.TokenRule) -> beam.PCollection:
-    """Finds texts with a rare token.
-
-    Takes (text id, text) of all pairs; makes (text id, "rare"), each once.
-
-    Args:
-      texts: the pairs.
-      rule: which tokens are rare.
-    """
+    """Finds texts with a rare token; (text id, text) of all become (text id, "rare"), once."""
     return (
         texts
         | "Tokens" >> beam.FlatMap(_list_tokens, rule.bigrams)
@@ -140,10 +122,7 @@ def weigh_partners(found: tuple[bytes, int], name: str, sampled: bool) -> dict[s
 
 @beam.ptransform_fn
 def CountPartners(pairs: beam.PCollection) -> beam.PCollection:
-    """Counts the different partners of each key: images of a text, or texts of an image.
-
-    Takes (key, partner); makes (key, count).
-    """
+    """Counts the different partners of each key: (key, partner) of all become (key, count)."""
     return (
         pairs
         | "Once" >> beam.Distinct()
@@ -161,11 +140,7 @@ def judge_text(element: tuple[bytes, dict[str, Iterable]]) -> Iterator[tuple[byt
 
 
 def decide(
-    element: tuple[bytes, dict[str, Iterable]],
-    rates: dict[str, float] | None,
-    rules: Rules,
-    draw: Any,
-    sample: Any,
+    element: tuple[bytes, dict[str, Iterable]], rates: dict[str, float] | None, plan: JobPlan
 ) -> Iterator[Any]:
     """Decides about the pairs of an image.
 
@@ -173,22 +148,17 @@ def decide(
     dictionary), how many pairs each rule would drop, and how many it was first to drop; and
     ("samples", pair), pairs for the report. They are one output: not every runner has several.
 
-    Args:
-      element: the key of the image, and its pairs and the reasons against it.
-      rates: the rates of languages; None if they are not sampled.
-      rules: the numbers.
-      draw: makes eight random bytes from file and row.
-      sample: makes, from the rates of languages, a function that decides whether a pair is kept.
+    The rates of languages are None if these are not sampled.
     """
     _, found = element
     crowded, listed = _find_reasons(found)
-    is_drawn = sample(rates) if rates else None
+    is_drawn = plan.sample_languages(rates) if rates else None
     counts: Counter = Counter({"different_images": 1})
     samples: dict[str, tuple] = {}
     pairs = _Pairs(found["pairs"])
-    for decided in decide_group(pairs, crowded, bool(listed), rules, is_drawn):
+    for decided in decide_group(pairs, crowded, bool(listed), plan.rules, is_drawn):
         if isinstance(decided, Kept):
-            yield "kept", _flatten(draw(*decided.first[:2]), decided)
+            yield "kept", _flatten(plan.draw(*decided.first[:2]), decided)
             counts["examples"] += 1
             counts["bytes"] += decided.first.size
             continue
@@ -202,7 +172,7 @@ def decide(
             counts[f"language {pair.language} kept"] += not failed
             counts[f"language {pair.language} abundant"] += "abundant" in failed
         for name in failed or ("kept",):
-            shown = (draw(*pair[:2]), *pair[:6])
+            shown = (plan.draw(*pair[:2]), *pair[:6])
             samples[name] = min(samples.get(name, shown), shown)
     yield "counts", {k: n for k, n in counts.items() if n}
     for shown in samples.items():

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from big_align.core.errors import UserError, put_in_a_line
 from big_align.data import boundary, examples
 from big_align.data.labels.classes import ClassList
-from big_align.data.labels.label_names import match_names
-from big_align.data.labels.name_files import read_names
+from big_align.data.labels.label_names import match_names, read_names
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.suites.benchmark import Layout
 

@@ -15,7 +15,7 @@ from big_align.data.labels.classes import (
     read_classes,
     write_classes,
 )
-from big_align.data.labels.name_files import read_names
+from big_align.data.labels.label_names import read_names
 
 CRANES = ClassList(
     ("heron", "crane", "crane"), ("", "a bird", "lifts, and lowers"), ("n1", "n2", ""), ("a {}.",)

@@ -299,7 +299,7 @@ def darken(picture: Image.Image, rng: image_ops.Rng, by: int) -> Image.Image:
 def test_operations_on_pixels_can_be_registered(monkeypatch):
     """And other processes, where nothing is registered, import them where they are defined."""
     monkeypatch.setattr(image_ops, "OPERATIONS", dict(OPERATIONS))
-    assert image_ops.register_pixels(darken) is darken
+    image_ops.register(image_ops.OnPixels(darken))
     transform = Transform("central_crop(2)|darken(3)")
     np.testing.assert_array_equal(transform(PIXELS + 9, RNG), PIXELS[2:4, 3:5] + 6)
     data = pickle.dumps(transform)

@@ -10,8 +10,8 @@ from samples import make_members, write_tar
 
 from big_align.core.errors import UserError
 from big_align.data.examples import BrokenExample, Example, WrongLabel
-from big_align.data.labels import label_check
 from big_align.data.labels.classes import ClassList, read_classes
+from big_align.data.loading import text_samplers
 from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.loading.text_samplers import CaptionSampler, NoTextSampler
 from big_align.data.sources.array_source import ArraySource
@@ -181,7 +181,7 @@ def test_a_source_with_a_label_below_none_is_refused():
 
 
 def test_labels_are_looked_at_evenly_and_the_rest_as_it_is_read(monkeypatch):
-    monkeypatch.setattr(label_check, "CHECKED_FIRST", 50)
+    monkeypatch.setattr(text_samplers, "CHECKED_FIRST", 50)
     asked = []
 
     class Watching(ArraySource):
@@ -192,7 +192,7 @@ def test_labels_are_looked_at_evenly_and_the_rest_as_it_is_read(monkeypatch):
     labels = np.zeros(200, int)
     labels[101] = 10
     source = Watching(np.zeros((200, 8, 8, 3), np.uint8), [[]] * 200, labels)
-    label_check.check_labels(source, 10)
+    text_samplers.check_labels(source, 10)
     assert sorted(asked) == list(range(0, 200, 4))
     with make_loader(source, batch_size=20, classes=CLASSES) as loader:
         with pytest.raises(UserError, match="array: 101 has the label 10"):
@@ -224,7 +224,7 @@ def test_a_label_that_is_no_number_is_an_error_only_with_a_class_list(tmp_path):
 def test_a_wrong_label_that_is_found_late_is_an_error_only_with_a_class_list(
     monkeypatch, labels, message
 ):
-    monkeypatch.setattr(label_check, "CHECKED_FIRST", 1)
+    monkeypatch.setattr(text_samplers, "CHECKED_FIRST", 1)
 
     class Wrong(ArraySource):
         def read(self, shard, index):

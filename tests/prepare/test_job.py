@@ -346,7 +346,7 @@ def test_an_endless_temperature_is_no_missing_one(written, temperature):
 
 
 def test_a_second_job_in_an_output_is_refused_and_harms_nothing(done, run, tmp_path):
-    with storage.own_folder(str(tmp_path / "out"), "prepare"):
+    with storage.own_folder(str(tmp_path / "out")):
         status, _, error = run("out", f"--input={done.raw}")
         assert status == 1 and "another prepare writes into it" in error
         assert list((tmp_path / "out").iterdir()) == []

@@ -13,11 +13,7 @@ def key_of(source: Source) -> Callable[[int, int], str]:
 
 
 class DerivedSource:
-    """Examples of other sources; `_find` says which one is where.
-
-    Args:
-      sources: the other sources.
-    """
+    """Examples of other sources; `_find` says which one is where."""
 
     def __init__(self, sources: Sequence[Source]):
         self._sources = tuple(sources)
@@ -55,11 +51,7 @@ class DerivedSource:
 
 
 class ChosenExamples(DerivedSource):
-    """Some examples of each shard of a source; `_place` says which ones.
-
-    Args:
-      source: the examples.
-    """
+    """Some examples of each shard of a source; `_place` says which ones."""
 
     def __init__(self, source: Source):
         super().__init__([source])
@@ -77,11 +69,7 @@ class ChosenExamples(DerivedSource):
 
 
 class JoinedSource(DerivedSource):
-    """The shards of several sources, in order.
-
-    Args:
-      sources: sources with the same classes; at least one.
-    """
+    """The shards of several sources with the same classes, in order."""
 
     def __init__(self, sources: Sequence[Source]):
         super().__init__(sources)

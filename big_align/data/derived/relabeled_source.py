@@ -19,13 +19,8 @@ ABSENT = -1
 class RelabeledSource(ChosenExamples):
     """Examples of a source, with each label mapped by a table.
 
-    Args:
-      source: the examples.
-      order: the new label for each label of the source, or ABSENT for a class that is left out.
-      title: what the new labels belong to, for error messages.
-      leave_out: whether to skip examples of classes that are left out, which reads all labels.
-        Otherwise they are an error.
-      class_names: the name of each new label, if known.
+    A class whose new label is ABSENT is left out: with `leave_out` its examples are skipped, which
+    reads all labels; otherwise they are an error, whose message names `title`, the list.
     """
 
     def __init__(
@@ -75,19 +70,9 @@ def join_labels(
 ) -> examples.Source:
     """Makes the labels of a source positions in a class list, by the names that it has for them.
 
-    It warns if the source does not have all classes of the list.
-
-    Args:
-      source: labeled examples.
-      classes: the list.
-      where: name of the source, for messages.
-      where_list: name of the list, for messages.
-
-    Returns:
-      The source itself if its labels are these positions, or are only numbers.
-
-    Raises:
-      UserError: the source names a class that the list does not have.
+    It returns the source itself if its labels are these positions, or are only numbers. It warns if
+    the source does not have all classes of the list, and raises UserError if the list lacks one of
+    the source's. `where` and `where_list` are for messages.
     """
     if source.class_names is None:
         return source
@@ -107,18 +92,8 @@ def join_sources(
 ) -> examples.Source:
     """Makes the labels of a source those of another one, by the names that both have for them.
 
-    Args:
-      source: labeled examples.
-      reference: labeled examples.
-      where: name of the first, for messages.
-      where_reference: name of the other, for messages.
-
-    Returns:
-      The source itself if the labels of both are the same, or only numbers in one of them, of
-      which it warns.
-
-    Raises:
-      UserError: the source names a class that the other one does not have.
+    It returns the source itself if the labels of both are the same, or only numbers in one of them,
+    of which it warns; a class that the other one does not have is a UserError.
     """
     names, others = source.class_names, reference.class_names
     if names is not None and others is not None:
@@ -132,16 +107,7 @@ def join_sources(
 
 
 def choose_classes(names: tuple[str, ...] | str, source: examples.Source) -> ClassList:
-    """Returns a class list by its name.
-
-    Args:
-      names: the names of the classes, or what `read_classes` takes, or "source" for the names that
-        the source has itself, with spaces for underscores.
-      source: labeled examples.
-
-    Raises:
-      UserError: there is no such list, or the source has no names.
-    """
+    """Returns a list of names, of what `read_classes` takes, or ("source") of the source's own."""
     if names != OWN_NAMES:
         return read_classes(names) if isinstance(names, str) else ClassList.from_names(names)
     if source.class_names is None:

@@ -18,14 +18,10 @@ TEXTS = 50_000
 
 
 class Pieces(DerivedSource):
-    """The examples of a source in order, in shards of equal length.
+    """The examples of a source in order, in shards of equal length (`PIECE`); the last is shorter.
 
     Data sets have one shard or thousands. In pieces, each of them can be resumed where it was
     stopped, and is split evenly over processes.
-
-    Args:
-      source: the examples.
-      size: examples per piece; the last piece may be shorter. None for `PIECE`.
     """
 
     def __init__(self, source: Source, size: int | None = None):

@@ -33,9 +33,6 @@ class SplitSource(ChosenExamples):
       held_out: whether this is the part that is held out.
       max_examples: with `held_out`, how many of its examples are used at most, those with the
         smallest hashes; the others are in neither part.
-
-    Raises:
-      UserError: the fraction is out of range, or leaves a part without examples.
     """
 
     def __init__(
@@ -69,10 +66,7 @@ class SplitSource(ChosenExamples):
 
 
 def held_out_source(
-    source: Source,
-    hold_out: Given[float],
-    part: str | None = None,
-    max_examples: int | None = 5000,
+    source: Source, hold_out: Given[float], part: str | None = None, max_examples: int | None = 5000
 ) -> SplitSource:
     """Makes a source of the examples that `config.data.hold_out` keeps out of training.
 

@@ -18,17 +18,11 @@ MOST_ENLARGED = 4096 * 4096
 
 
 def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Opens an encoded image; orientation in EXIF or XMP is applied.
+    """Opens an encoded image; orientation in EXIF or XMP is applied. Raises BrokenExample.
 
-    Only the header is read, so a truncated file fails only when its pixels are read.
-
-    Args:
-      data: the file.
-      max_pixels: an image with more is refused before any are decoded: 20 kilobytes can hold
-        hundreds of millions.
-
-    Raises:
-      BrokenExample: the bytes are not an image of a known format, or it has too many pixels.
+    Only the header is read, so a truncated file fails only when its pixels are read. An image with
+    more than `max_pixels` is refused before any are decoded: 20 kilobytes can hold hundreds of
+    millions.
     """
     try:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -48,12 +42,7 @@ def open_picture(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
 
 def check_enlarged(size: tuple[int, int], wanted: tuple[int, int]) -> None:
-    """Raises a BrokenExample if an image would have more pixels than before, and too many.
-
-    Args:
-      size: width and height of the image.
-      wanted: those of what a transform makes of all or a part of it.
-    """
+    """Raises a BrokenExample if a transform makes too many pixels of (width, height), and more."""
     if math.prod(wanted) > max(math.prod(size), MOST_ENLARGED):
         before, after = (f"{width} x {height}" for width, height in (size, wanted))
         raise examples.BrokenExample(
@@ -101,9 +90,6 @@ def scale_gray(gray: Num[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
     files do not say what white is: for floats it is the smallest of 1, 255 and 65535 that holds
     them, and an image with other values, such as negative ones, is stretched from its least value,
     or 0, to its largest.
-
-    Raises:
-      BrokenExample: a value is NaN or infinite.
     """
     least, largest = float(gray.min(initial=0)), float(gray.max(initial=0))
     if not np.isfinite(least) or not np.isfinite(largest):

@@ -30,20 +30,9 @@ def is_image(value: Any) -> bool:
 
 
 def check_images(given: Any) -> list[Any]:
-    """Lists the given images, one or several, and checks what they are.
+    """Lists the given images, one or several, for `read_image`, and checks what they are.
 
-    Nothing is read yet.
-
-    Args:
-      given: an image, or an iterable of images, such as a list or an array of paths; an array
-        [n h w 3] is n of them.
-
-    Returns:
-      Images that `read_image` reads.
-
-    Raises:
-      UserError: there is no image, or one is of no kind that can be read; the message says what
-        would be right.
+    Nothing is read yet. An array [n h w 3] is n images. A UserError says what would be right.
     """
     if is_image(given):
         given = [given]
@@ -91,12 +80,9 @@ def name_image(image: Any, number: int) -> str:
 
 
 def read_image(image: Any) -> bytes | UInt8[np.ndarray, "h w 3"]:
-    """Reads an image that `check_images` returned, for `image_ops.Transform`.
+    """Reads an image that `check_images` returned, for `image_ops.Transform`; raises BrokenExample.
 
     Pixels of a PIL image are taken as they are, turned upright by its EXIF orientation.
-
-    Raises:
-      BrokenExample: there is no such file, or it cannot be read.
     """
     with boundary.ONE_EXAMPLE:
         if isinstance(image, str):

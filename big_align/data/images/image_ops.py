@@ -23,32 +23,20 @@ from big_align.data.images.decoding import MAX_PIXELS
 from big_align.data.images.pixel_ops import Rng
 
 METHODS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
+    name: Image.Resampling[name.upper()] for name in ("nearest", "bilinear", "bicubic", "lanczos")
 }
 CHOICES = {"method": METHODS, "recipe": rand_augment.RECIPES}  # of arguments that are names
 LARGEST = {"probability": 1, "hue": 0.5, "magnitude": rand_augment.MAGNITUDE_MAX}  # of arguments
 
 
 class View(NamedTuple):
-    """A picture seen through a frame: a box of the source, resampled to a size.
+    """A picture seen through a frame: a box of the source, resampled to a size."""
 
-    Attributes:
-      image: the picture; its pixels may not be decoded yet.
-      box: left, top, right, bottom in pixels of `image`.
-      width: pixels of the result.
-      height: pixels of the result.
-      mirrored: whether left and right are exchanged.
-      method: the resampling filter.
-    """
-
-    image: Any
-    box: tuple[float, float, float, float]
-    width: int
+    image: Any  # its pixels may not be decoded yet
+    box: tuple[float, float, float, float]  # left, top, right, bottom in pixels of `image`
+    width: int  # of the result, as is the height
     height: int
-    mirrored: bool = False
+    mirrored: bool = False  # left and right are exchanged
     method: str = "bicubic"
 
     def crop(self, left: int, top: int, width: int, height: int) -> "View":
@@ -70,11 +58,7 @@ class View(NamedTuple):
         return np.asarray(self.render_picture())
 
     def render_picture(self) -> Image.Image:
-        """Decodes to RGB and resamples; all pixels of a chain are made here.
-
-        Raises:
-          BrokenExample: the file cannot be decoded, or would be enlarged to too many pixels.
-        """
+        """Decodes to RGB and resamples, making all pixels of a chain; raises BrokenExample."""
         size = (self.width, self.height)
         decoding.check_enlarged(self.image.size, size)
         image, box = _load(self.image, self.box, self.width, self.height)
@@ -86,11 +70,7 @@ class View(NamedTuple):
 
 
 def open_view(image: bytes | UInt8[np.ndarray, "h w 3"], max_pixels: int = MAX_PIXELS) -> View:
-    """Returns a view of all of an encoded image (see `decoding.open_picture`) or of pixels.
-
-    Raises:
-      BrokenExample: the bytes are not an image of a known format, or it has too many pixels.
-    """
+    """Returns a view of all of an encoded image (see `decoding.open_picture`) or of pixels."""
     if isinstance(image, np.ndarray):
         return _show_all(Image.fromarray(image))
     return _show_all(decoding.open_picture(image, max_pixels))
@@ -132,15 +112,8 @@ def register(operation: Callable[..., View]) -> Callable[..., View]:
     return operation
 
 
-def register_pixels(operation: Callable[..., Image.Image]) -> Callable[..., Image.Image]:
-    """Registers a function of an RGB picture, a generator and literals by its name."""
-
-    register(_OnPixels(operation))
-    return operation
-
-
-class _OnPixels:
-    """An operation on views, made from one on pixels, which pickling stores by its name."""
+class OnPixels:
+    """An operation on views, made from one on RGB pictures, which pickling stores by its name."""
 
     def __init__(self, operation: Callable[..., Image.Image]):
         functools.update_wrapper(self, operation)
@@ -156,7 +129,7 @@ for _operation in (
     pixel_ops.random_erasing,
     rand_augment.rand_augment,
 ):
-    register_pixels(_operation)
+    register(OnPixels(_operation))
 
 
 @register

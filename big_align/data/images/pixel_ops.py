@@ -1,8 +1,4 @@
-"""Operations on pixels: color, blur and erasing, for transforms that `image_ops` composes.
-
-Each takes an RGB picture and returns another; nothing is changed in place. All randomness comes
-from the generator that is passed in.
-"""
+"""Operations that make another RGB picture: color, blur and erasing, which `image_ops` composes."""
 
 import math
 from collections.abc import Callable

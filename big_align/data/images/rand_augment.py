@@ -53,11 +53,7 @@ PROBABILITY = 0.5
 
 
 def rand_augment(
-    picture: Image.Image,
-    rng: Rng,
-    num_ops: int,
-    magnitude: float,
-    recipe: str = "timm",
+    picture: Image.Image, rng: Rng, num_ops: int, magnitude: float, recipe: str = "timm"
 ) -> Image.Image:
     """Applies operations drawn uniformly, with replacement, each with probability 1/2.
 
@@ -81,21 +77,13 @@ def rand_augment(
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What may be drawn, and how strong it is.
+    """What may be drawn, and how strong it is."""
 
-    Attributes:
-      operations: the names of those that are drawn.
-      magnitude_std: the standard deviation of the magnitude.
-      fill: the color of what moves in from outside.
-      shift: the pixels of a translation, from the side in pixels and the fraction.
-      factor: that of brightness and the like, from the fraction and the sign.
-    """
-
-    operations: tuple[str, ...]
-    magnitude_std: float
-    fill: tuple[int, ...]
-    shift: Callable[[int, float], float]
-    factor: Callable[[float, int], float]
+    operations: tuple[str, ...]  # the names of those that are drawn
+    magnitude_std: float  # the standard deviation of the magnitude
+    fill: tuple[int, ...]  # the color of what moves in from outside
+    shift: Callable[[int, float], float]  # pixels, from the side in pixels and the fraction
+    factor: Callable[[float, int], float]  # from the fraction and the sign
 
 
 class Strength(NamedTuple):
@@ -144,14 +132,8 @@ def _posterize(picture: Image.Image, by: Strength) -> Image.Image:
 
 
 def _shear(picture: Image.Image, by: Strength, right: float, down: float) -> Image.Image:
-    matrix = (1.0, right, 0.0, down, 1.0, 0.0)
-    return picture.transform(
-        picture.size,
-        Image.Transform.AFFINE,
-        matrix,
-        Image.Resampling.BILINEAR,
-        fillcolor=by.recipe.fill,
-    )
+    given = Image.Transform.AFFINE, (1.0, right, 0.0, down, 1.0, 0.0), Image.Resampling.BILINEAR
+    return picture.transform(picture.size, *given, fillcolor=by.recipe.fill)
 
 
 def _move(picture: Image.Image, by: Strength, side: int, axis: tuple[int, int]) -> Image.Image:

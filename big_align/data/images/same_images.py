@@ -21,15 +21,8 @@ class SameImages:
 
     A source with one example per caption repeats its images. Their embeddings are equal, so each
     copy would be ranked before the right one as a wrong candidate. What counts is what the model
-    sees, so pixels are compared after the transform; this also finds one image in two files.
-
-    Args:
-      count: examples in the set.
-      batch_size: rows of a batch over all processes.
-      rows: the rows that this process makes.
-
-    Attributes:
-      hashes: of the images seen; 0 for those that could not be read or that other processes make.
+    sees, so pixels are compared after the transform; this also finds one image in two files. `rows`
+    are those that this process makes of a batch over all.
     """
 
     def __init__(self, count: int, batch_size: int, rows: Int[np.ndarray, " r"]):
@@ -47,11 +40,7 @@ class SameImages:
 
 
 def find_firsts(hashes: UInt8[np.ndarray, "n h"]) -> Int[np.ndarray, " n"]:
-    """Returns, for each example, the first one with the same image.
-
-    Args:
-      hashes: those of `SameImages`, of all processes.
-    """
+    """Returns, for each example, the first one with the same image, by the hashes of all."""
     packed = np.ascontiguousarray(hashes).view(f"V{hashes.shape[1]}").reshape(-1)
     _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
     unread = ~hashes.any(axis=1)
@@ -59,11 +48,7 @@ def find_firsts(hashes: UInt8[np.ndarray, "n h"]) -> Int[np.ndarray, " n"]:
 
 
 def tell_copies(firsts: Int[np.ndarray, " n"], source: Source, transform: str) -> None:
-    """Logs how many examples repeat the image of another.
-
-    Raises:
-      UserError: one image is repeated too often to be a real picture.
-    """
+    """Logs how many examples repeat an image; UserError if one is repeated too often."""
     copies = np.flatnonzero(firsts != np.arange(len(firsts)))
     if not len(copies):
         return
@@ -81,10 +66,6 @@ def tell_copies(firsts: Int[np.ndarray, " n"], source: Source, transform: str) -
             "Remove placeholder pictures, or mend the transform"
         )
     logging.warning(
-        "%d of %d examples have the same image as an earlier one, such as %s and %s; they count as "
-        "one image with all their captions",
-        len(copies),
-        len(firsts),
-        first,
-        second,
+        f"{len(copies)} of {len(firsts)} examples have the same image as an earlier one, such as "
+        f"{first} and {second}; they count as one image with all their captions"
     )

@@ -36,9 +36,6 @@ class ClassList:
         does for FER2013; () if no class has any.
       title: what `read_classes` has read; "" if the names are of another origin.
       described_in: the file that its descriptions are read from, if it is there; "" for none.
-
-    Raises:
-      ValueError: the attributes differ in length, or there is no class.
     """
 
     names: tuple[str, ...]
@@ -153,12 +150,7 @@ def write_classes(classes: ClassList, path: str, source: str) -> None:
 
 
 def format_classes(classes: ClassList, source: str) -> str:
-    """Returns a class list as JSON that `read_classes` reads, one class per line.
-
-    Args:
-      classes: the list.
-      source: where it comes from, for readers of the file.
-    """
+    """Returns a class list as JSON that `read_classes` reads, and where it comes from."""
     synonyms = classes.synonyms or ((),) * len(classes)
     rows = zip(classes.names, classes.descriptions, classes.ids, synonyms, strict=True)
     objects = [dict(name=n, description=d, id=id, synonyms=more) for n, d, id, more in rows]
@@ -250,7 +242,6 @@ def _read_entry(entry: Any, position: int, where: str) -> tuple[str, str, str]:
 
 
 def _read_synonyms(entry: Any, where: str) -> tuple[str, ...]:
-    """Returns the synonyms of a class, with spaces in place of underscores."""
     found = entry.get("synonyms") or [] if isinstance(entry, Mapping) else []
     if not isinstance(found, list) or not all(isinstance(n, str) and n.strip() for n in found):
         raise UserError(f"{where}: `synonyms` must be a list of names")

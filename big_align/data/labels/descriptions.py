@@ -23,31 +23,18 @@ ORIGINS = {
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a class means.
+    """What a class means."""
 
-    Attributes:
-      text: the meaning, "" if none was found.
-      origin: where it comes from, a key of ORIGINS.
-      note: for the report: which of how many senses was taken, or why there is no text.
-    """
-
-    text: str
-    origin: str
-    note: str = ""
+    text: str  # "" if none was found
+    origin: str  # where it comes from, a key of ORIGINS
+    note: str = ""  # for the report: which of how many senses was taken, or why there is no text
 
 
 def read_descriptions(path: str) -> dict[str, str | None]:
-    """Reads a file of descriptions by name or id.
+    """Reads descriptions by id and by name; None stands for a name that has several.
 
-    Args:
-      path: JSON, an object {name or id: description} or a list of objects {name?, id or wnid?,
-        description}; or CSV with these columns.
-
-    Returns:
-      Descriptions by id and by name; None for a name that has several.
-
-    Raises:
-      UserError: the file cannot be read, or has no description.
+    The file is JSON, an object {name or id: description} or a list of objects {name?, id or wnid?,
+    description}; or CSV with these columns.
     """
     if path.endswith(".csv"):
         text = read_text(path, "descriptions ")
@@ -81,16 +68,7 @@ def _rows_of_json(path: str) -> list[Mapping]:
 
 
 def name_ids(classes: ClassList, word_net: WordNet, rename: bool = False) -> ClassList:
-    """Names the classes that are just WordNet ids after the first lemma of their synsets.
-
-    Args:
-      classes: a list from `read_classes` with `allow_ids`.
-      word_net: the dictionary; not opened if every class has a name and is not renamed.
-      rename: whether classes that have a WordNet id and a name are renamed.
-
-    Raises:
-      UserError: WordNet is needed but missing, or has no synset with an id.
-    """
+    """Names classes after the first lemma of their synsets: bare ids, or all that have an id."""
     rows = zip(classes.names, classes.ids, strict=True)
     names = tuple(
         word_net.name_id(id) if not name or (rename and ID.fullmatch(id)) else name
@@ -105,18 +83,8 @@ def describe(
     """Finds what each class means.
 
     What is given comes first, then the description in the list, then the synset of a WordNet id,
-    and for a class without such an id the first sense of its name.
-
-    Args:
-      classes: the list.
-      word_net: the dictionary; not opened if every class is described without it.
-      given: the result of `read_descriptions`.
-
-    Returns:
-      One description per class.
-
-    Raises:
-      UserError: WordNet is needed but missing, or a name has several descriptions in `given`.
+    and for a class without such an id the first sense of its name. WordNet is opened only if it is
+    needed. A name with several descriptions in `given` is a UserError.
     """
     return [
         _describe_one(*one, word_net, given)
@@ -147,24 +115,14 @@ def _describe_one(
 
 
 def take_descriptions(classes: ClassList, given: Mapping[str, str | None]) -> ClassList:
-    """Returns the list with the descriptions that are given by id or else by name, and no others.
-
-    Args:
-      classes: the list.
-      given: the result of `read_descriptions`.
-    """
+    """Returns the list with descriptions that are given by id or by name, and no others."""
     rows = zip(classes.names, classes.ids, strict=True)
     found = tuple(given.get(write_name(id)) or given.get(name) or "" for name, id in rows)
     return dataclasses.replace(classes, descriptions=found)
 
 
 def apply_descriptions(classes: ClassList, found: Sequence[Description]) -> ClassList:
-    """Returns the list with its descriptions.
-
-    Raises:
-      UserError: classes with the same name got the same description, or none, and have no
-        different WordNet ids to distinguish them.
-    """
+    """Returns the list with its descriptions; UserError if nothing sets two classes apart."""
     described = dataclasses.replace(classes, descriptions=tuple(each.text for each in found))
     for phrase, labels in find_repeated(described.phrases()).items():
         ids = {classes.ids[label] for label in labels if ID.fullmatch(classes.ids[label])}
@@ -187,13 +145,7 @@ def find_repeated(texts: Sequence[str]) -> dict[str, list[int]]:
 def report(
     classes: ClassList, found: Sequence[Description], given: Mapping[str, str | None]
 ) -> list[str]:
-    """Reports what was found, in lines.
-
-    Args:
-      classes: the list with its descriptions, from `apply_descriptions`.
-      found: the result of `describe`.
-      given: the result of `read_descriptions`.
-    """
+    """Reports what was found, in lines."""
     counts = {origin: sum(each.origin == origin for each in found) for origin in ORIGINS}
     lines = [f"{len(classes)} classes"]
     lines += [f"  {counts[key]:6d} {words}" for key, words in ORIGINS.items() if counts[key]]

@@ -1,8 +1,4 @@
-"""Labels joined by the names of their classes, since a number means another class in each source.
-
-Where labels of two sources meet, or those of a source and a class list, their names are compared.
-Labels are joined by number only if one side has no names.
-"""
+"""Labels joined by the names of their classes; by number only if one side has no names."""
 
 import collections
 from collections.abc import Callable, Sequence
@@ -14,30 +10,25 @@ from jaxtyping import Int
 
 from big_align.core.errors import UserError, suggest
 from big_align.core.words import fold_text, write_name
+from big_align.data import files
 from big_align.data.examples import WrongLabel
 from big_align.data.labels.classes import ClassList
+from big_align.data.labels.line_ids import split_ids
 
 Names = tuple[str, ...] | None
 """The name of each label; None if labels are only numbers."""
+NAME_FILES = "classes.txt", "classnames.txt"
+"""Files beside shards with a name a line, from `big_align.tools.prepare` and CLIP_benchmark."""
 
 
 def match_names(
     names: Sequence[str], classes: ClassList, where: str, where_list: str = "the class list"
 ) -> Int[np.ndarray, " k"]:
-    """Returns the position in a class list for each name.
+    """Returns the position in a class list for each name; UserError if it has none or several.
 
     A name may be the name or the id of its class. Case, underscores and hyphens are ignored, unless
     they tell classes apart. Names of the whole list in its order match it, even if some classes
-    have the same name.
-
-    Args:
-      names: names of labels, of some or of all classes.
-      classes: the list.
-      where: what has the names, for error messages.
-      where_list: what has the list, for error messages.
-
-    Raises:
-      UserError: a name is that of no class, or of several.
+    have the same name. `where` and `where_list` are for messages.
     """
     listed = list(zip(classes.names, classes.ids, strict=True))
     found = [normalize_name(name) for name in names]
@@ -80,16 +71,10 @@ def _find_places(
 
 
 class UnitedNames(NamedTuple):
-    """The names of several files, each of which numbers its labels by itself.
+    """The names of several files, each of which numbers its labels by itself."""
 
-    Attributes:
-      names: those of all.
-      tables: for each file, the position in `names` for each of its labels; None if that is the
-        label itself.
-    """
-
-    names: Names
-    tables: tuple[Int[np.ndarray, " k"] | None, ...]
+    names: Names  # those of all
+    tables: tuple[Int[np.ndarray, " k"] | None, ...]  # of each file: numbers of its labels
 
     def renumber(self, labels: tuple[int, ...], file: int) -> tuple[int, ...]:
         """Returns the labels of an example of a file among those of all; raises WrongLabel."""
@@ -105,13 +90,8 @@ class UnitedNames(NamedTuple):
 def unite_names(lists: Sequence[Names], titles: Sequence[str]) -> UnitedNames:
     """Numbers the classes of several files together: those of the first, then what others add.
 
-    Args:
-      lists: the names of each file; () for one that has no examples.
-      titles: what the files are called.
-
-    Raises:
-      UserError: only some files have names, so that the labels of the others mean nothing; or names
-        differ, and two classes of a file have the same.
+    A file without examples has (). It is a UserError if only some files have names, so that the
+    labels of the others mean nothing; or if names differ, and two classes of a file have the same.
     """
     different = list(dict.fromkeys(filter(None, lists)))
     if different and None in lists:
@@ -136,6 +116,22 @@ def unite_names(lists: Sequence[Names], titles: Sequence[str]) -> UnitedNames:
     numbers = {name: number for number, name in enumerate(names)}
     tables = {each: np.array([numbers[name] for name in each]) for each in different}
     return UnitedNames(names, tuple(map(tables.get, lists)))
+
+
+def read_names(path: str) -> tuple[str, ...]:
+    """Returns the names of the labels 0, 1, ... in a file, without ids (`line_ids.split_ids`)."""
+    lines = [line.strip() for line in files.split_lines(files.read_text(path).rstrip())]
+    return tuple(name for _, name in split_ids(lines, path))
+
+
+def unite_folders(paths: Sequence[str]) -> UnitedNames:
+    """Joins the names that the folders of some shards have for their labels (`unite_names`)."""
+    folders = [path.rpartition("/")[0] or "." for path in paths]
+    found: dict[str, Names] = {}
+    for folder in dict.fromkeys(folders):
+        named = filter(files.is_file, (f"{folder}/{name}" for name in NAME_FILES))
+        found[folder] = next(map(read_names, named), None)
+    return unite_names([found[folder] for folder in folders], folders)
 
 
 def normalize_name(name: str) -> str:

@@ -16,11 +16,8 @@ def split_ids(lines: Sequence[str], where: str) -> list[tuple[str, str]]:
     """Returns the WordNet id of each line, or "", and its name without that id or its number.
 
     Something is an id only if every line has one, by the same mark: different ids of WordNet, or
-    numbers that count up from 0 or 1 before different names. Otherwise lines stay as they are.
-
-    Args:
-      lines: the lines, without spaces around them.
-      where: the file, for the log.
+    numbers that count up from 0 or 1 before different names. Otherwise lines stay as they are; they
+    have no spaces around them.
     """
     found = list(map(SYNSET.fullmatch, lines))
     ids = [""] * len(lines)

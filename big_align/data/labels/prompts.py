@@ -10,33 +10,25 @@ DEFAULT_TEMPLATES = ("a photo of a {}.",)
 
 
 def choose_templates(
-    classes: ClassList,
-    templates: Sequence[str] | None,
-    default: tuple[str, ...] | None = None,
+    classes: ClassList, templates: Sequence[str] | None, default: tuple[str, ...] | None = None
 ) -> tuple[str, ...]:
     """Returns the given templates, else the class list's, else the default, "a photo of a {}.".
 
-    It warns if a template asks for descriptions that some classes lack.
-
-    Raises:
-      UserError: all classes lack them; or a template is wrong, or there is none.
+    If a template asks for descriptions that some classes lack, it warns; if all do, or a template
+    is wrong, it raises UserError.
     """
     if templates is None:
         templates = classes.templates or default or DEFAULT_TEMPLATES
     chosen = read_templates(templates)
     bare = [n for n, text in zip(classes.names, classes.descriptions, strict=True) if not text]
     asking = next(filter(asks_description, chosen), None)
-    if asking and bare:
-        _tell_missing(classes, bare, asking)
-    return chosen
-
-
-def _tell_missing(classes: ClassList, bare: Sequence[str], asking: str) -> None:
+    if not asking or not bare:
+        return chosen
     where = f"class list {classes.title}" if classes.title else "the given names"
     told = f"{len(bare)} of {len(classes)} classes have no description, {bare[0]!r} the first"
     if len(bare) < len(classes):
         warn_once(f"{where}: {told}; their texts in {asking!r} are without one")
-        return
+        return chosen
     raise UserError(
         f"{where}: {told}, and the template {asking!r} asks for it; python -m "
         f"big_align.tools.describe_classes --classes={classes.title or 'NAMES.txt'} "
@@ -48,18 +40,9 @@ def _tell_missing(classes: ClassList, bare: Sequence[str], asking: str) -> None:
 def fill_class_templates(
     classes: ClassList, templates: Sequence[str] | None, synonyms: bool = True
 ) -> list[list[str]]:
-    """Puts every class into every template.
+    """Puts every class into every template; None is as in `choose_templates`.
 
-    Args:
-      classes: names, and descriptions for templates that ask for them.
-      templates: see `templates.py`; None as in `choose_templates`.
-      synonyms: whether the synonyms of a class follow its name.
-
-    Returns:
-      The texts of each class; one with synonyms may have more of them than one without.
-
-    Raises:
-      UserError: what `choose_templates` raises.
+    With `synonyms`, those of a class follow its name, so it may have more texts than another one.
     """
     chosen = choose_templates(classes, templates)
     more = classes.synonyms if synonyms and classes.synonyms else ((),) * len(classes)

@@ -17,11 +17,7 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 
 def read_templates(templates: Sequence[Any]) -> tuple[str, ...]:
-    """Returns templates, one or several, with `{}` for the name.
-
-    Raises:
-      UserError: there is none, or one does not have the name once, or has another field.
-    """
+    """Returns templates, one or several, with `{}` for the name; UserError if one is wrong."""
     given = (templates,) if isinstance(templates, str) else tuple(templates)
     if not given:
         raise UserError("no template; '{}' alone uses the bare name")
@@ -46,13 +42,7 @@ def asks_description(template: str) -> bool:
 
 
 def fill_templates(templates: Sequence[str], name: str, description: str = "") -> list[str]:
-    """Returns the text of a class in each of the templates that `read_templates` has returned.
-
-    Args:
-      templates: the templates.
-      name: name of the class.
-      description: what it means, "" if that is not known.
-    """
+    """Returns the text of a class in each of the templates that `read_templates` has returned."""
     return [_fill(template, name, description.rstrip(".")) for template in templates]
 
 

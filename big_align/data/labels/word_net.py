@@ -22,12 +22,8 @@ AUTHOR = re.compile(r"\s*;[;\s]*-.*")
 class WordNet:
     """The dictionary, which is opened on first use; that takes seconds.
 
-    Args:
-      folder: has `corpora/wordnet.zip` (or its unpacked content); None for where NLTK looks by
-        itself, such as $NLTK_DATA.
-
-    Raises:
-      UserError: WordNet is missing, which every method tells.
+    `folder` has `corpora/wordnet.zip` (or its unpacked content); None is where NLTK looks by
+    itself, such as $NLTK_DATA. Every method raises UserError if WordNet is missing.
     """
 
     def __init__(self, folder: str | None = None):
@@ -54,36 +50,22 @@ class WordNet:
 
     def describe_id(self, id: str) -> str:
         """Returns what a synset means, "" if there is none with this id."""
-        match = ID.fullmatch(id)
-        if not match:
-            return ""
-        synset = self._find_synset(match)
+        synset = self._find_synset(id)
         return _clean_gloss(synset.definition()) if synset else ""
 
     def name_id(self, id: str) -> str:
-        """Returns the first lemma of a synset, with spaces: "Egyptian cat" for "n02124075".
-
-        Raises:
-          UserError: WordNet is missing, or has no synset with this id.
-        """
-        match = ID.fullmatch(id)
-        synset = self._find_synset(match) if match else None
+        """Returns the first lemma of a synset, with spaces: "Egyptian cat" for "n02124075"."""
+        synset = self._find_synset(id)
         if synset is None:
             raise UserError(f"{id!r} is no id of WordNet 3.0, as n02124075 is")
         return synset.lemma_names()[0].replace("_", " ")
 
     def senses_of(self, name: str) -> list[tuple[str, str]]:
-        """Lists the ids and meanings of a noun.
+        """Lists the ids and meanings of a noun, with spaces, such as "Egyptian cat".
 
         A lemma matches the name as written, else ignoring case, else ignoring case and with the
-        plural removed (WordNet's morphy). Nothing else is tried.
-
-        Args:
-          name: with spaces, such as "Egyptian cat".
-
-        Returns:
-          Senses spelled like the name before those that differ in case, and then the most frequent
-          first, which is WordNet's order.
+        plural removed (WordNet's morphy). Senses spelled like the name come before those that
+        differ in case, and then the most frequent first, which is WordNet's order.
         """
         lemma = name.replace(" ", "_")
         senses = self._senses_of_lemma(lemma)
@@ -93,16 +75,10 @@ class WordNet:
         return senses
 
     def lemma_of(self, word: str) -> str:
-        """Returns the base form of a noun: "dog" for "dogs", "man" for "men".
+        """Returns the base form of a noun in lower case: "dog" for "dogs"; another word as it is.
 
         The forms are those of WordNet's morphy. If there are several, this takes the one that is
         most frequent in SemCor; NLTK's WordNetLemmatizer takes the shortest: "ga" for "gas".
-
-        Args:
-          word: in lower case.
-
-        Returns:
-          The lemma, or the word itself if it is not a noun of WordNet.
         """
         with READING:
             forms = self._reader._morphy(word, "n")  # `morphy` returns only the first
@@ -120,15 +96,7 @@ class WordNet:
         return bool(self._reader.lemmas(name.replace(" ", "_"), "n"))
 
     def hypernyms_of(self, name: str) -> frozenset[str]:
-        """Returns the names of all hypernyms of a noun, in any of its senses and at any distance.
-
-        Args:
-          name: in lower case, with spaces, such as "brown bear".
-
-        Returns:
-          Names in lower case, with spaces: "bear", "animal" and others; none if WordNet does not
-          have the noun.
-        """
+        """Returns the names of all hypernyms of a noun, in any of its senses, in lower case."""
         with READING:
             synsets = self._reader.synsets(name.replace(" ", "_"), "n")
             return frozenset().union(*(self._hypernyms(synset.offset()) for synset in synsets))
@@ -155,7 +123,9 @@ class WordNet:
 
         return find
 
-    def _find_synset(self, match: re.Match) -> Any:
+    def _find_synset(self, id: str) -> Any:
+        if not (match := ID.fullmatch(id)):
+            return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about an offset where no synset begins
             return self._reader.synset_from_pos_and_offset(match[1], int(match[2]))

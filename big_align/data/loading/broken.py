@@ -41,14 +41,6 @@ class BrokenTally:
     source left out during indexing, they may be that fraction of all. Until 2000 examples (or all,
     if there are fewer) are read, that many are counted as read. Two are never too many, unless the
     fraction is 0.
-
-    Args:
-      source: gives the shards, their sizes, their names and what was broken at the start.
-      max_fraction: the largest fraction of examples that may be broken.
-
-    Raises:
-      BrokenDataError: the source left out more than that fraction.
-      FieldError: it is no fraction.
     """
 
     def __init__(self, source: examples.Source, max_fraction: float):

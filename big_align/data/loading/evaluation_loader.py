@@ -1,5 +1,6 @@
 """The loader of an evaluation set."""
 
+import contextlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,7 +15,7 @@ from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.workers.batch_memory import HostBatch
 
 
-class EvalLoader:
+class EvalLoader(contextlib.AbstractContextManager):
     """A finite set in its own order: its texts at once, its images in batches.
 
     Every process makes its rows of every batch, and all make the same number of batches.
@@ -28,10 +29,6 @@ class EvalLoader:
       num_threads: None is one per core.
       prefetch: batches that are filled ahead.
       image_shape: the shape of the images; None takes that of the first readable one.
-
-    Raises:
-      ValueError: a value is out of range or the transform is wrong.
-      BrokenDataError: too many examples are broken.
     """
 
     def __init__(
@@ -67,11 +64,7 @@ class EvalLoader:
         return [captions for captions, _ in self._texts()]
 
     def labels(self) -> Int32[np.ndarray, " n"]:
-        """Reads the class of every example, in the order of the images; -1 if it has none.
-
-        Raises:
-          UserError: an example has several.
-        """
+        """Reads the class of every example, in the order of the images; -1 if it has none."""
         labels = []
         for number, found in enumerate(self.label_sets()):
             try:
@@ -100,18 +93,13 @@ class EvalLoader:
         """Ends the threads; the images cannot be read again."""
         self._workers.close()
 
-    def __enter__(self) -> "EvalLoader":
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _start(self, start: int) -> parallel.Filling:
         size = len(self._rows)
-        batch = {
-            "image": np.zeros((size, *self._image_shape), np.uint8),
-            "mask": np.zeros(size, bool),
-        }
+        image = np.zeros((size, *self._image_shape), np.uint8)
+        batch = {"image": image, "mask": np.zeros(size, bool)}
 
         def job(batch: HostBatch, begin: int, end: int) -> None:
             for row in range(begin, end):
@@ -159,12 +147,7 @@ class EvalLoader:
 def read_first_texts(
     source: examples.Source, tries: int = 100
 ) -> tuple[str, list[str], tuple[int, ...]] | None:
-    """Returns the name, captions and labels of the first example whose texts can be read.
-
-    Args:
-      source: the examples.
-      tries: how many examples are tried; if the texts of all are broken, None is returned.
-    """
+    """Returns the name, captions and labels of the first example with readable texts, or None."""
     offsets = ShardOffsets(source.shard_sizes)
     for number in range(min(tries, offsets.count)):
         place = offsets.locate_one(number)

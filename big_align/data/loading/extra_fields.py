@@ -23,9 +23,6 @@ class ExtraFields:
       tagger: the batch then has `tags`, int32 [b t]; the true tags are those of all captions of an
         example, whether drawn from or not.
       texts: how many texts an example has; `text_embedding` has as many rows.
-
-    Attributes:
-      row: the shape and the type of each field in a batch.
     """
 
     def __init__(
@@ -47,17 +44,7 @@ class ExtraFields:
     def read(
         self, location: Location, example: Example, texts: Sequence[str]
     ) -> dict[str, np.ndarray]:
-        """Returns the fields of an example.
-
-        Args:
-          location: the location of the example in its source.
-          example: as the source has it.
-          texts: those that were drawn for it.
-
-        Raises:
-          BrokenExample: a precomputed row is missing.
-          UserError: a precomputed row belongs to another example.
-        """
+        """Returns the fields of an example, given its drawn texts; raises BrokenExample."""
         fields = {name: j.read(*location, example.key) for name, j in self._precomputed.items()}
         if TEXTS in fields:
             drawn = choose_captions(fields[TEXTS], example.captions, texts, self._texts)

@@ -25,9 +25,6 @@ class ImagePipeline:
         result has one size.
       views_per_image: with v > 1 `image` is uint8 [b v h w 3], each view with its own draws.
       max_pixels: an encoded image with more is broken; it is not decoded.
-
-    Raises:
-      ValueError: a value is out of range or the transform is wrong.
     """
 
     def __init__(
@@ -40,33 +37,14 @@ class ImagePipeline:
         self._size = 0
 
     def start(self, image: Any, rng: image_ops.Rng) -> Row:
-        """Makes a first image, whose size all others must have.
-
-        Args:
-          image: an encoded file, or pixels uint8 [h w 3].
-          rng: the random numbers of its transform.
-
-        Returns:
-          The shape and the type of `image` in a batch.
-
-        Raises:
-          BrokenExample: the image cannot be decoded.
-        """
+        """Makes a first image, whose size all others must have; returns the row of `image`."""
         self._shape = self._transform(image, rng).shape
         self._size = int(np.prod(self._shape))
         views = (self._views,) if self._views > 1 else ()
         return {"image": ((*views, *self._shape), np.uint8)}
 
     def apply(self, work: Work, rows: Sequence[memoryview]) -> list[Outcome]:
-        """Writes all views of each image into a row, and reports which could not be decoded.
-
-        Args:
-          work: encoded images or pixels, each with the random numbers of its transform.
-          rows: flat memory for the same number of images.
-
-        Raises:
-          UserError: the sizes of the results differ.
-        """
+        """Writes all views of each image into a row of memory; tells which cannot be decoded."""
         return [self._apply(image, rng, row) for (image, rng), row in zip(work, rows, strict=True)]
 
     def _apply(self, image: Any, rng: image_ops.Rng, row: memoryview) -> Outcome:

@@ -1,9 +1,10 @@
 """What is in a source, as the loader sees it: counts, faults, sizes, texts and duplicates."""
 
+import array
 import concurrent.futures
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,20 +26,12 @@ SHOWN = 5  # groups of duplicates, and captions of a picture
 
 @dataclasses.dataclass
 class Picture:
-    """An example as a model sees it.
-
-    Attributes:
-      name: the name of the example.
-      pixels: after the transform.
-      size: width and height before the transform.
-      texts: the tokens of each text, all of them.
-      labels: its classes.
-    """
+    """An example as a model sees it."""
 
     name: str
-    pixels: UInt8[np.ndarray, "h w 3"]
-    size: tuple[int, int]
-    texts: list[list[str]]
+    pixels: UInt8[np.ndarray, "h w 3"]  # after the transform
+    size: tuple[int, int]  # width and height before it
+    texts: list[list[str]]  # the tokens of each text, all of them
     labels: tuple[int, ...]
 
 
@@ -53,54 +46,31 @@ class Fault:
 
 @dataclasses.dataclass
 class Duplicates:
-    """What occurs more than once.
+    """What occurs more than once."""
 
-    Attributes:
-      count: how many there are beyond the first of each.
-      total: how many there are in all.
-      groups: for the largest groups, how many are the same, what they are, and their names.
-    """
-
-    count: int
-    total: int
-    groups: list[tuple[int, str, list[str]]]
+    count: int  # beyond the first of each
+    total: int  # in all
+    groups: list[tuple[int, str, list[str]]]  # of the largest: how many, what, and their names
 
 
 @dataclasses.dataclass
 class Report:
-    """What was found in a source.
-
-    Attributes:
-      examples: how many examples the source has, in all shards.
-      shards: how many shards there are.
-      lost: how many examples lack a part, according to the source's index.
-      read: how many examples were looked at.
-      faults: kinds of broken examples, the most frequent first.
-      sizes: width and height of each intact image.
-      captions: how many captions each intact example has.
-      tokens: how many tokens each text that a model may see has, up to `LONGEST`.
-      length: the most tokens of a text that a model sees; 0 if there are no tokens.
-      unknown: how many tokens stand for what the tokenizer does not know.
-      labels: how many examples each class has.
-      images_twice: images with the same bytes.
-      captions_twice: the same captions, of different examples.
-      pictures: some examples.
-    """
+    """What was found in a source."""
 
     examples: int
     shards: int
-    lost: int
-    read: int
-    faults: list[Fault]
-    sizes: Int[np.ndarray, "n 2"]
-    captions: Int[np.ndarray, " n"]
-    tokens: Int[np.ndarray, " m"]
-    length: int
-    unknown: int
-    labels: Counter
-    images_twice: Duplicates
-    captions_twice: Duplicates
-    pictures: list[Picture]
+    lost: int  # examples that lack a part, according to the source's index
+    read: int  # examples that were looked at
+    faults: list[Fault]  # the most frequent first
+    sizes: Int[np.ndarray, "n 2"]  # width and height of each intact image
+    captions: Int[np.ndarray, " n"]  # of each intact example
+    tokens: Int[np.ndarray, " m"]  # of each text that a model may see, up to `LONGEST`
+    length: int  # the most tokens of a text that a model sees; 0 without tokens
+    unknown: int  # tokens that stand for what the tokenizer does not know
+    labels: Counter  # examples of each class
+    images_twice: Duplicates  # with the same bytes
+    captions_twice: Duplicates  # of different examples
+    pictures: list[Picture]  # of some examples
 
     @property
     def cut(self) -> int:
@@ -110,17 +80,11 @@ class Report:
 
 @dataclasses.dataclass
 class Texts:
-    """How the texts of examples become tokens.
+    """How the texts of examples become tokens."""
 
-    Attributes:
-      length: the most tokens of a text that the model sees.
-      tokenizer: the model's tokenizer, except that its length is `LONGEST`.
-      texts_of: makes the texts that a model may see from captions and classes.
-    """
-
-    length: int
-    tokenizer: Any
-    texts_of: Callable[[list[str], tuple[int, ...]], list[str]]
+    length: int  # the most tokens of a text that the model sees
+    tokenizer: Any  # the model's, except that its length is `LONGEST`
+    texts_of: Callable[[list[str], tuple[int, ...]], list[str]]  # makes what a model may see
 
 
 @dataclasses.dataclass
@@ -142,16 +106,10 @@ def inspect_source(
     seed: int = 0,
     max_pixels: int = MAX_PIXELS,
 ) -> Report:
-    """Looks at the examples of a source, or at some of them drawn at random.
+    """Looks at the examples of a source, or at `most` of them drawn at random.
 
-    Args:
-      source: the examples.
-      transform: image operations, as in training.
-      texts: how they become tokens; None if none are read.
-      most: how many examples are looked at; None for all.
-      pictures: how many of these are kept.
-      seed: the seed of all that is drawn.
-      max_pixels: an encoded image with more is broken, as in training.
+    The transform and `max_pixels` are those of training; without `texts` none are read. Some
+    examples are kept as pictures.
     """
     offsets, random = ShardOffsets(source.shard_sizes), np.random.default_rng(seed)
     numbers = np.arange(offsets.count)
@@ -161,7 +119,7 @@ def inspect_source(
     faults: dict[str, Fault] = {}
     kept: list[Picture] = []
     sizes, counts, tokens, unknown, labels = [], [], [], 0, Counter()
-    images, captions = _Hashes(), _Hashes()
+    images, captions = array.array("Q"), array.array("Q")  # numbers and hashes, in turns
     read = _Reader(source, Transform(transform, max_pixels), max_pixels, seed)
     for chunk in _read_chunks(read, numbers, faults):
         visible = [texts.texts_of(s.captions, s.labels) if texts else [] for s in chunk]
@@ -172,16 +130,17 @@ def inspect_source(
             counts.append(len(seen.captions))
             tokens += map(len, text_tokens)
             labels.update(seen.labels)
-            images.add(seen.number, seen.digest)
+            images.extend((seen.number, seen.digest))
             for caption in dict.fromkeys(seen.captions):
-                captions.add(seen.number, _digest(caption))
+                captions.extend((seen.number, _digest(caption)))
             if seen.number in shown and len(kept) < pictures:
                 some = [_show(texts, ids) for ids in text_tokens[:SHOWN]]
                 name = read.name(seen.number)
                 kept.append(Picture(name, seen.pixels, seen.size, some, seen.labels))
 
-    def text_of(number: int) -> list[str]:
-        return boundary.read_texts(source, *offsets.locate_one(number))[0]
+    def find_caption(number: int, digest: int) -> str:
+        found = boundary.read_texts(source, *offsets.locate_one(number))[0]
+        return next(caption for caption in found if _digest(caption) == digest)
 
     return Report(
         examples=offsets.count,
@@ -195,53 +154,32 @@ def inspect_source(
         length=texts.length if texts else 0,
         unknown=unknown,
         labels=labels,
-        images_twice=images.find(read.name, lambda number, digest: ""),
-        captions_twice=captions.find(read.name, lambda n, digest: _find_text(text_of(n), digest)),
+        images_twice=_find_twice(images, read.name, lambda number, digest: ""),
+        captions_twice=_find_twice(captions, read.name, find_caption),
         pictures=kept,
     )
 
 
-class _Hashes:
-    """Hashes of the contents of examples, sixteen bytes each with the example's number."""
-
-    def __init__(self):
-        self._rows: list[tuple[int, int]] = []
-        self._done: list[np.ndarray] = []
-
-    def add(self, number: int, digest: int) -> None:
-        self._rows.append((number, digest))
-        if len(self._rows) == 2**16:
-            self._pack()
-
-    def _pack(self) -> None:
-        self._done.append(np.array(self._rows, np.uint64).reshape(-1, 2))
-        self._rows = []
-
-    def find(self, name_of: Callable[[int], str], text_of: Callable[[int, int], str]) -> Duplicates:
-        """Groups equal contents."""
-        self._pack()
-        rows = np.concatenate(self._done)
-        digests, counts = np.unique(rows[:, 1], return_counts=True)
-        largest = [n for n in np.argsort(-counts, kind="stable")[:SHOWN].tolist() if counts[n] > 1]
-        groups = []
-        for n in largest:
-            numbers = rows[rows[:, 1] == digests[n], 0].astype(np.int64).tolist()
-            names = [name_of(number) for number in numbers[:SHOWN]]
-            groups.append((int(counts[n]), text_of(numbers[0], int(digests[n])), names))
-        return Duplicates(len(rows) - len(digests), len(rows), groups)
+def _find_twice(
+    pairs: array.array, name_of: Callable[[int], str], text_of: Callable[[int, int], str]
+) -> Duplicates:
+    """Groups the numbers of examples with equal hashes."""
+    rows = np.array(pairs, np.uint64).reshape(-1, 2)
+    digests, counts = np.unique(rows[:, 1], return_counts=True)
+    largest = [n for n in np.argsort(-counts, kind="stable")[:SHOWN].tolist() if counts[n] > 1]
+    groups = []
+    for n in largest:
+        numbers = rows[rows[:, 1] == digests[n], 0].astype(np.int64).tolist()
+        names = [name_of(number) for number in numbers[:SHOWN]]
+        groups.append((int(counts[n]), text_of(numbers[0], int(digests[n])), names))
+    return Duplicates(len(rows) - len(digests), len(rows), groups)
 
 
 def _digest(data: bytes | str) -> int:
     return int.from_bytes(hash_bytes(data), "big")
 
 
-def _find_text(captions: Sequence[str], digest: int) -> str:
-    return next(c for c in captions if _digest(c) == digest)
-
-
 class _Reader:
-    """Reads and decodes an example, given its number."""
-
     def __init__(self, source: examples.Source, transform: Transform, max_pixels: int, seed: int):
         self._source, self._offsets = source, ShardOffsets(source.shard_sizes)
         self._transform, self._max_pixels, self._seed = transform, max_pixels, seed
@@ -296,7 +234,6 @@ def _tokenize(texts: Texts | None, visible: list[list[str]]) -> tuple[list[list[
 
 
 def _show(texts: Texts, ids: list[int]) -> list[str]:
-    """Returns the tokens of a text as a reader sees them."""
     if hasattr(texts.tokenizer, "pieces"):
         return texts.tokenizer.pieces(ids)
     return [f"<{id}>" for id in ids]

@@ -1,5 +1,6 @@
 """The loader of the training data: batches filled from one stream of rows or from several."""
 
+import contextlib
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from absl import logging
 from jaxtyping import Int
 
 from big_align.core.errors import UserError, check_at_least
+from big_align.data.examples import describe_shards
 from big_align.data.loading import parallel
 from big_align.data.loading.mixture import interleave
 from big_align.data.loading.rows import RowStream
@@ -19,20 +21,8 @@ from big_align.data.workers.processes import RowProcesses
 class BatchFiller:
     """Fills rows of batches: a pure function of the seeds and the step.
 
-    `interleave` spreads the global batch of each stream over the rows of the whole.
-
-    Args:
-      streams: the streams by name; each contributes `batch_size` rows to a batch.
-      rows: the rows of the global batch that this process makes, ascending; None is all.
-
-    Attributes:
-      batch_size: rows of the global batch.
-      size: rows that this process makes.
-      row: the shape and the type of each array.
-      staying: what processes call in the parent: the tokenizers, and the counts of broken examples.
-
-    Raises:
-      ValueError: a value is out of range.
+    `interleave` spreads the global batches of the streams over the rows of the whole, of which this
+    process makes some in ascending order, or all.
     """
 
     def __init__(self, streams: Mapping[str, RowStream], rows: Int[np.ndarray, " r"] | None = None):
@@ -51,14 +41,7 @@ class BatchFiller:
         return [each for stream in self._streams for each in stream.staying]
 
     def fill(self, batch: HostBatch, step: int, begin: int, end: int) -> None:
-        """Writes one job's rows of the batch of a step.
-
-        Args:
-          batch: arrays as `row` describes them.
-          step: the step of the batch.
-          begin: where the job begins, counted in the order of `_group_rows`.
-          end: where it ends, likewise.
-        """
+        """Writes one job's rows of the batch of a step, from `begin` to `end` by `_group_rows`."""
         here = self._work[begin:end]
         for number, stream in enumerate(self._streams):
             rows = here[self._parts[self._rows[here]] == number]
@@ -97,7 +80,7 @@ REMEDIES = {
 """The settings that give the arrays of a batch their shape; the others are precomputed."""
 
 
-class TrainLoader:
+class TrainLoader(contextlib.AbstractContextManager):
     """The endless training stream: the batch of any step, or all batches from a step on.
 
     Every batch has the rows of one stream, or fixed numbers of rows of several (`BatchFiller`). So
@@ -123,10 +106,6 @@ class TrainLoader:
       saved: what a checkpoint holds of it besides the step: nothing.
       num_threads: threads of each process.
       num_processes: processes that fill batches; 0 if only this one does.
-
-    Raises:
-      UserError: streams differ in the shape of a field, or cannot be sent to processes.
-      ValueError: a value is out of range.
     """
 
     saved: Mapping[str, Any] = types.MappingProxyType({})
@@ -175,7 +154,7 @@ class TrainLoader:
         return {
             f"{name}, shard {number}" if name else f"shard {number}": shard
             for name, stream in self._streams.items()
-            for number, shard in enumerate(stream.examples.shards)
+            for number, shard in enumerate(describe_shards(stream.examples.source))
         }
 
     def epochs(self, step: int) -> dict[str, float]:
@@ -208,9 +187,6 @@ class TrainLoader:
             self._processes.close()
         self._memory.close()
 
-    def __enter__(self) -> "TrainLoader":
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self.close()
 
@@ -228,7 +204,6 @@ class TrainLoader:
     def _start_processes(
         self, num_threads: int | None, num_processes: int | None
     ) -> RowProcesses | None:
-        """Chooses how many threads and processes there are, and starts the processes."""
         size = self._filler.size
         self.num_threads, self.num_processes = parallel.choose_workers(
             num_threads, num_processes, size
@@ -237,13 +212,8 @@ class TrainLoader:
         if self.num_processes:
             self._memory = BatchMemory(self._layout, keep, shared=True)
             try:
-                return RowProcesses(
-                    self._filler,
-                    self._memory,
-                    self.num_processes,
-                    self.num_threads,
-                    self._filler.staying,
-                )
+                counts = self.num_processes, self.num_threads
+                return RowProcesses(self._filler, self._memory, *counts, self._filler.staying)
             except UserError as error:
                 self._memory.close()
                 if num_processes is not None:

@@ -13,19 +13,7 @@ SUM_TOLERANCE = 1e-6
 
 
 def part_rows(weights: Mapping[str, float], batch_size: int) -> dict[str, int]:
-    """Divides the rows of a batch by largest remainder; ties go to the first part.
-
-    Args:
-      weights: the fraction of each part.
-      batch_size: rows of the global batch.
-
-    Returns:
-      The rows of each part, at least one.
-
-    Raises:
-      UserError: there is no part, a weight is not positive, the weights do not sum to 1, or a part
-        gets no row.
-    """
+    """Divides the rows of a batch by largest remainder, at least one each; ties go to the first."""
     listed = ", ".join(f"{name} {weight:g}" for name, weight in weights.items())
     wrong = [name for name, weight in weights.items() if not weight > 0]
     if wrong:
@@ -56,16 +44,10 @@ def part_seed(seed: int, name: str) -> int:
 def interleave(counts: Mapping[str, int]) -> tuple[Int[np.ndarray, " b"], Int[np.ndarray, " b"]]:
     """Spreads the rows of the parts over one batch as evenly as possible.
 
-    Row k of n is due at (k + 1/2) / n of the batch. So the pattern repeats g times for
-    counts with the greatest common divisor g, and any stretch of rows, such as that of a process, a
-    device or a BatchNorm group, has nearly the proportions of the whole.
-
-    Args:
-      counts: rows of each part.
-
-    Returns:
-      For each row of the batch, the number of its part, and its row in the batch of the part; the
-      latter increases.
+    Row k of n is due at (k + 1/2) / n of the batch. So the pattern repeats g times for counts with
+    the greatest common divisor g, and any stretch of rows, such as that of a process, a device or a
+    BatchNorm group, has nearly the proportions of the whole. For each row of the batch, this
+    returns the number of its part, and its row in the batch of the part, which increases.
     """
     sizes = list(counts.values())
     parts = np.repeat(np.arange(len(sizes)), sizes)

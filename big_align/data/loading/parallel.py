@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -26,39 +27,29 @@ CGROUP = pathlib.Path("/sys/fs/cgroup")
 """Where a container's limits are."""
 
 
-class Filling:
-    """A batch whose rows are being filled.
+class Filling(NamedTuple):
+    """A batch whose rows are being filled by some jobs."""
 
-    Args:
-      batch: the arrays that `futures` write into.
-      futures: the jobs.
-    """
-
-    def __init__(self, batch: HostBatch, futures: list[concurrent.futures.Future]):
-        self._batch = batch
-        self._futures = futures
+    batch: HostBatch
+    jobs: list[concurrent.futures.Future]
 
     def result(self) -> HostBatch:
         """Waits for all rows; raises what a job raised."""
         try:
-            for future in self._futures:
-                future.result()
+            for job in self.jobs:
+                job.result()
         finally:
             self.cancel()
-        return self._batch
+        return self.batch
 
     def cancel(self) -> None:
         """Drops the jobs that have not begun."""
-        for future in self._futures:
-            future.cancel()
+        for job in self.jobs:
+            job.cancel()
 
 
 def count_cores() -> int:
-    """Returns how many cores this process may use: its share of what the machine allows.
-
-    Raises:
-      UserError: the variable `LOCAL_PROCESSES` holds no number of processes.
-    """
+    """Returns how many cores this process may use: its share of what the machine allows."""
     known = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
     sharing = read_number(LOCAL_PROCESSES, least=1, default=1)
@@ -82,10 +73,8 @@ def choose_workers(
 ) -> tuple[int, int]:
     """Returns the number of threads of each process, and of processes; 0 is only this one.
 
-    Args:
-      num_threads: None is one in each process, or one per core if there is only this one.
-      num_processes: None is 0 up to eight cores, and one per core above, but no more than rows.
-      rows: how many rows of a batch are made here.
+    With None there is one thread in each process, or one per core if there is only this one; and
+    one process per core above eight, but no more than rows of a batch are made here.
     """
     cores = count_cores()
     if num_processes is None:

@@ -34,21 +34,11 @@ class Visit(NamedTuple):
 class RowStream:
     """A stream of examples, each with its image, texts, label and extra fields.
 
-    Args:
-      examples: the stream.
-      texts: draws their texts and returns their labels.
-      images: makes their pixels; with None images are not read, and the batch has none.
-      extra: makes extra fields; None adds nothing.
+    Without `images` none are read, and the batch has none.
 
     Attributes:
-      examples: the stream.
       row: the shape and the type of each array of a batch, without the batch's axis.
       staying: what other processes that fill rows call in this one.
-
-    Raises:
-      UserError: the source names other classes than a class list, or holds an example without a
-        label that is in the list.
-      BrokenDataError: too many examples are broken.
     """
 
     def __init__(
@@ -74,20 +64,9 @@ class RowStream:
         return [self.examples.tally, self._texts.tokenizer]
 
     def fill(
-        self,
-        batch: HostBatch,
-        step: int,
-        rows: Int[np.ndarray, " n"],
-        into: Int[np.ndarray, " n"],
+        self, batch: HostBatch, step: int, rows: Int[np.ndarray, " n"], into: Int[np.ndarray, " n"]
     ) -> None:
-        """Writes rows of the stream's global batch of a step into rows of a batch.
-
-        Args:
-          batch: arrays as `row` describes them; others are left alone.
-          step: the step of the global batch.
-          rows: rows of the global batch.
-          into: the rows of `batch` that they go to.
-        """
+        """Writes rows of the stream's global batch of a step into the rows `into` of a batch."""
         first = 0
         while first < len(rows):
             end = first + max(1, HELD_BYTES // self._image_bytes)
@@ -95,11 +74,7 @@ class RowStream:
             first = end
 
     def _fill_some(
-        self,
-        batch: HostBatch,
-        step: int,
-        rows: Int[np.ndarray, " n"],
-        into: Int[np.ndarray, " n"],
+        self, batch: HostBatch, step: int, rows: Int[np.ndarray, " n"], into: Int[np.ndarray, " n"]
     ) -> None:
         """Fills rows whose encoded images are held in memory together."""
         memory: list[memoryview] = []

@@ -13,12 +13,7 @@ MASK = 2**64 - 1
 
 
 class PositionRandom:
-    """SplitMix64 (Steele, Lea & Flood 2014): made and sent to another process in a microsecond.
-
-    Args:
-      seed: the seed of the run.
-      position: the position of the example in the stream.
-    """
+    """SplitMix64 (Steele, Lea & Flood 2014): made and sent to another process in a microsecond."""
 
     __slots__ = ("_state",)
 
@@ -43,18 +38,10 @@ class Shuffle:
     """An endless stream of examples in which every epoch is another permutation.
 
     In each epoch the shards are permuted and laid end to end, the line is cut into windows of
-    nearly equal size, and each window is permuted. So any position is found without replaying
-    those before it, only a few shards are read at a time, and memory grows with the number of
-    shards and the window but not with the number of examples. A window that holds all examples
-    gives a full shuffle.
-
-    Args:
-      shard_sizes: int [shards], examples of each shard.
-      seed: chooses the stream.
-      window: the largest number of examples that are shuffled among each other.
-
-    Raises:
-      ValueError: no examples, or a window below 1.
+    nearly equal size, and each window is permuted. So any position is found without replaying those
+    before it, only a few shards are read at a time, and memory grows with the number of shards and
+    the window but not with the number of examples. A window that holds all examples gives a full
+    shuffle.
     """
 
     def __init__(self, shard_sizes: Int[np.ndarray, " s"], seed: int, window: int = 2**17):
@@ -102,9 +89,9 @@ class Shuffle:
 def substitutes(position: int, num_examples: int, batch_size: int) -> Iterator[int]:
     """Yields the positions of the epoch that may replace one, starting half an epoch away.
 
-    They are whole batches away, so that no two positions of a batch share one and none is itself
-    in the batch: no process has to know what another has found broken. If a batch has more than
-    half the data, there is no such batch, and the next positions follow.
+    They are whole batches away, so that no two positions of a batch share one and none is itself in
+    the batch: no process has to know what another has found broken. If a batch has more than half
+    the data, there is no such batch, and the next positions follow.
     """
     epoch_start = position - position % num_examples
     stride, count = batch_size, num_examples // batch_size

@@ -22,26 +22,10 @@ class ExampleStream:
     """The examples of a source in the order of training; intact ones replace broken ones.
 
     Global batch s holds the positions [s B, (s + 1) B) of the stream. The example at a position is
-    a pure function of the seed (and of which files are broken), so nothing has to be stored or
-    replayed to resume, and the split over processes does not change the stream. If one epoch ends
-    inside a batch, an example may occur in it twice; otherwise never, see `shuffle.substitutes`.
-
-    Args:
-      source: the examples.
-      batch_size: examples of the global batch.
-      seed: chooses the order, and all that is drawn for a position.
-      window: examples that are shuffled among each other, see `Shuffle`.
-      max_broken_fraction: the fraction of broken examples above which the run stops.
-
-    Attributes:
-      source: the examples.
-      batch_size: examples of the global batch.
-      num_examples: examples of an epoch.
-
-    Raises:
-      UserError: the source is empty, or holds fewer examples than a batch.
-      ValueError: a value is out of range.
-      BrokenDataError: the source left out too many broken examples.
+    a pure function of the seed (and of which files are broken), as is all that is drawn for it, so
+    nothing has to be stored or replayed to resume, and the split over processes does not change the
+    stream. If one epoch ends inside a batch, an example may occur in it twice; otherwise never, see
+    `shuffle.substitutes`.
     """
 
     def __init__(
@@ -65,17 +49,12 @@ class ExampleStream:
             )
         self._seed = seed
         self._order = Shuffle(source.shard_sizes, seed, window)
-        self._tally = BrokenTally(source, max_broken_fraction)
-
-    @property
-    def tally(self) -> BrokenTally:
-        """The tally of broken examples."""
-        return self._tally
+        self.tally = BrokenTally(source, max_broken_fraction)
 
     @property
     def broken(self) -> int:
         """Examples that this process knows to be broken."""
-        return self._tally.count
+        return self.tally.count
 
     @property
     def steps_per_epoch(self) -> float:
@@ -88,11 +67,6 @@ class ExampleStream:
         sizes = np.ascontiguousarray(self.source.shard_sizes, "<i8")
         return f"{self.num_examples} examples (shard sizes {zlib.crc32(sizes):08x})"
 
-    @property
-    def shards(self) -> list[str]:
-        """The name and the size of each shard, for messages."""
-        return examples.describe_shards(self.source)
-
     def visit(
         self,
         step: int,
@@ -100,22 +74,16 @@ class ExampleStream:
         draw: Callable[[Location, PositionRandom], T],
         finish: Callable[[list[int], list[T]], Sequence[examples.BrokenExample | None]],
     ) -> list[T]:
-        """Reads the examples of some rows of a global batch, or their substitutes.
+        """Reads the examples of rows of a global batch, or their first intact substitutes.
 
         Args:
           step: the step of the global batch.
           rows: rows of the global batch.
           draw: reads the example at a location, with the random numbers of the position; raises
-            BrokenExample if it is broken.
+            BrokenExample if it is broken. What it returns is returned.
           finish: decodes what `draw` returned for several rows. It receives the index of each in
             `rows`, and returns for each why it is broken, or None. It is called again for the
             substitutes of the broken ones.
-
-        Returns:
-          What `draw` returned for each row, of its example or of its first intact substitute.
-
-        Raises:
-          BrokenDataError: too many examples are broken.
         """
         positions = step * self.batch_size + rows
         candidates = list(map(self._candidates, positions.tolist(), self._locate(positions)))
@@ -128,28 +96,20 @@ class ExampleStream:
             outcomes = finish(left, [made[n] for n in left])
             faults = {n: fault for n, fault in zip(left, outcomes, strict=True) if fault}
             for n, fault in faults.items():
-                self._tally.add(*locations[n], fault)
+                self.tally.add(*locations[n], fault)
             left = list(faults)
-        self._tally.count_read(len(rows))
+        self.tally.count_read(len(rows))
         return [made[n] for n in range(len(rows))]
 
     def list_names(self, step: int, rows: Int[np.ndarray, " n"]) -> list[str]:
-        """Names the examples of some rows of a global batch, as far as the broken ones are known.
-
-        Args:
-          step: the step of the global batch.
-          rows: rows of the global batch.
-
-        Returns:
-          The name of each row's example, or of its first substitute that is not known to be broken.
-        """
+        """Names the examples of rows of a batch, with substitutes for those known as broken."""
         positions = step * self.batch_size + rows
         names = []
         for position, location in zip(positions.tolist(), self._locate(positions), strict=True):
-            if self._tally.knows(*location):
+            if self.tally.knows(*location):
                 others = substitutes(position, self.num_examples, self.batch_size)
                 places = (self._locate(np.array([other]))[0] for other in others)
-                location = next((x for x in places if not self._tally.knows(*x)), location)
+                location = next((x for x in places if not self.tally.knows(*x)), location)
             names.append(self.source.name(*location))
         return names
 
@@ -165,17 +125,17 @@ class ExampleStream:
                 with boundary.ONE_EXAMPLE:
                     return location, draw(location, PositionRandom(self._seed, position))
             except examples.BrokenExample as error:
-                self._tally.add(*location, error)
+                self.tally.add(*location, error)
         raise BrokenDataError(
             f"position {position} of the stream and all its substitutes are broken; "
-            f"{self._tally.tell_worst()}. Mend the shard"
+            f"{self.tally.tell_worst()}. Mend the shard"
         )
 
     def _candidates(self, position: int, location: Location) -> Iterator[Location]:
         """Yields the location of a position, then those of its substitutes."""
         yield location
         for substitute in substitutes(position, self.num_examples, self.batch_size):
-            self._tally.count_read(1)
+            self.tally.count_read(1)
             yield self._locate(np.array([substitute]))[0]
 
     def _locate(self, positions: Int[np.ndarray, " n"]) -> list[Location]:

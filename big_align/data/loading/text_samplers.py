@@ -7,28 +7,26 @@ import numpy as np
 from jaxtyping import Bool, Int32
 
 from big_align.core.errors import FieldError, UserError, check_at_least
-from big_align.data import examples
-from big_align.data.labels import label_check
+from big_align.data import boundary, examples
+from big_align.data.examples import BrokenExample, Example, Source
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.label_names import match_names
 from big_align.data.labels.prompts import choose_templates
 from big_align.data.labels.templates import fill_templates
 from big_align.data.loading.shuffle import PositionRandom
+from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.text.caption_checks import find_caption_fault
 from big_align.data.text.temperature import share_by_temperature
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.data.workers.batch_memory import Row
 
+CHECKED_FIRST = 65_536  # examples whose labels are looked at before training starts
+
 
 class TextSampler(abc.ABC):
-    """Draws the texts of an example, returns its label, and makes ids from texts.
-
-    Args:
-      tokenizer: makes ids from texts, and says which of them are real.
-      count: how many texts an example has.
+    """Draws `count` texts of an example, returns its label, and makes ids from texts.
 
     Attributes:
-      tokenizer: makes ids from texts.
       row: the shape and the type of `text` and `text_mask` in a batch.
       needs_labels: whether an example with a wrong label is a user error; otherwise it is a broken
         example.
@@ -42,38 +40,19 @@ class TextSampler(abc.ABC):
         shape = text_shape_of(tokenizer.length, count)
         self.row: Row = {"text": (shape, np.int32), "text_mask": (shape, bool)}
 
-    def check(self, source: examples.Source) -> None:  # noqa: B027 - most have nothing to check
-        """Checks a source before examples of it are drawn.
-
-        Raises:
-          UserError: it has no captions, where they are drawn; or its labels, or the names of its
-            classes, are not those of the class list.
-        """
+    def check(self, source: Source) -> None:  # noqa: B027 - most have nothing to check
+        """Raises UserError if a source lacks captions that are drawn, or has other classes."""
 
     @abc.abstractmethod
-    def draw(
-        self, example: examples.Example, name: str, rng: PositionRandom
-    ) -> tuple[list[str], int]:
-        """Returns texts, none of them drawn twice, and the label of the example in the batch.
-
-        Args:
-          example: as the source has it.
-          name: the name of the example, for messages.
-          rng: the random numbers of its position.
-
-        Raises:
-          BrokenExample: there is no text, or there are several labels where one counts.
-          UserError: the label is not in the class list.
-        """
+    def draw(self, example: Example, name: str, rng: PositionRandom) -> tuple[list[str], int]:
+        """Returns different texts, and the label in the batch; BrokenExample if there is none."""
 
     def tokenize(
         self, texts: list[list[str]]
     ) -> tuple[Int32[np.ndarray, "..."], Bool[np.ndarray, "..."]]:
-        """Makes ids and masks from the texts that were drawn for some examples.
+        """Makes `text` and `text_mask` of n examples, [n l] with one text each, else [n k l].
 
-        Returns:
-          `text` and `text_mask`, [n l] with one text per example, else [n k l] with k; the mask of
-          an absent text is False throughout.
+        The mask of an absent text is False throughout.
         """
         gaps = [self._count - len(row) for row in texts]
         missing = [n >= len(row) for row in texts for n in range(self._count)]
@@ -96,9 +75,6 @@ class CaptionSampler(TextSampler):
       keep_label: whether the batch has the label of the source, or -1: in a mixture, labels without
         a class list could mean something else in another part. An example with several labels is
         broken either way.
-
-    Raises:
-      ValueError: a value is out of range.
     """
 
     def __init__(
@@ -113,7 +89,7 @@ class CaptionSampler(TextSampler):
         super().__init__(tokenizer, captions_per_image)
         self._used, self._keep_label = captions_used, keep_label
 
-    def check(self, source: examples.Source) -> None:
+    def check(self, source: Source) -> None:
         fault = find_caption_fault(source)
         if fault and source.class_names:
             raise FieldError(
@@ -130,11 +106,9 @@ class CaptionSampler(TextSampler):
                 "name a class list (`classes`), or train without texts (captions_per_image=0)"
             )
 
-    def draw(
-        self, example: examples.Example, name: str, rng: PositionRandom
-    ) -> tuple[list[str], int]:
+    def draw(self, example: Example, name: str, rng: PositionRandom) -> tuple[list[str], int]:
         if not example.captions:
-            raise examples.BrokenExample("it has no caption")
+            raise BrokenExample("it has no caption")
         drawn = self._draw(example.captions, rng)
         label = example.label  # raises if there are several labels, kept or not
         return drawn, label if self._keep_label else examples.NO_LABEL
@@ -147,19 +121,9 @@ class LanguageSampler(CaptionSampler):
     """Draws the language of each caption by temperature, and then one of its captions.
 
     The languages of an example are drawn with p_l ~ n_l^(1/T), normalized over those that it has:
-    with T = 1 in proportion to their captions in all the data, and with inf all alike. A language
-    that was not counted is drawn like the rarest one. Captions of a language are equally likely.
-
-    Args:
-      tokenizer: makes ids from captions, and says which of them are real.
-      counts: captions of each language, n_l (`caption_checks.count_languages`).
-      language_temperature: T of `temperature.share_by_temperature`; None is 1.
-      captions_per_image: as in `CaptionSampler`.
-      captions_used: likewise, of the captions in each language.
-      keep_label: as in `CaptionSampler`.
-
-    Raises:
-      ValueError: a value is out of range, or there are no languages.
+    with T = 1, or None, in proportion to their captions in all the data (`count_languages`), and
+    with inf all alike. A language that was not counted is drawn like the rarest one. Captions of a
+    language are equally likely; `captions_used` counts those in each.
     """
 
     def __init__(
@@ -203,20 +167,13 @@ class LanguageSampler(CaptionSampler):
 
 
 class NoTextSampler(TextSampler):
-    """Draws nothing: examples need no caption, and their label counts if they have just one.
-
-    Args:
-      tokenizer: gives `text`, int32 [b 0 l], its length.
-      keep_label: whether the batch has the label of the source, or -1.
-    """
+    """Draws nothing: examples need no caption, and their label counts if they have just one."""
 
     def __init__(self, tokenizer: Tokenizer, keep_label: bool = True):
         super().__init__(tokenizer, 0)
         self._keep_label = keep_label
 
-    def draw(
-        self, example: examples.Example, name: str, rng: PositionRandom
-    ) -> tuple[list[str], int]:
+    def draw(self, example: Example, name: str, rng: PositionRandom) -> tuple[list[str], int]:
         single = self._keep_label and len(example.labels) == 1
         return [], example.labels[0] if single else examples.NO_LABEL
 
@@ -224,17 +181,8 @@ class NoTextSampler(TextSampler):
 class TemplateSampler(TextSampler):
     """Draws templates and puts the name of the class into them; captions are not used.
 
-    Args:
-      tokenizer: makes ids from texts, and says which of them are real.
-      classes: the classes of the labels 0 to n - 1.
-      captions_per_image: different templates per visit, shaped as in `CaptionSampler`.
-      templates: texts with `{}` for the name and perhaps `{description}`; None takes those of the
-        list, else "a photo of a {}.".
-      label_offset: the number that is added to the labels.
-
-    Raises:
-      ValueError: a template is wrong, or there is none, or no class has the description that it
-        asks for, or a value is out of range.
+    The shapes are as in `CaptionSampler`, and the templates as in `choose_templates`. The offset is
+    added to the labels 0 to n - 1 of the class list.
     """
 
     needs_labels = True
@@ -253,8 +201,7 @@ class TemplateSampler(TextSampler):
         self._templates = choose_templates(classes, templates)
         self._label_offset = label_offset
 
-    def check(self, source: examples.Source) -> None:
-        """Compares the classes of a source and many of its labels with the class list."""
+    def check(self, source: Source) -> None:
         where, names = f"the source of {source.shard_name(0)}", source.class_names or ()
         for label, place in enumerate(match_names(names, self._classes, where)):
             if label != place:
@@ -262,13 +209,11 @@ class TemplateSampler(TextSampler):
                     f"{where}: label {label} is {names[label]!r}, which is {place} in the class "
                     "list; `join_labels(source, classes)` makes a source with the list's labels"
                 )
-        label_check.check_labels(source, len(self._classes))
+        check_labels(source, len(self._classes))
 
-    def draw(
-        self, example: examples.Example, name: str, rng: PositionRandom
-    ) -> tuple[list[str], int]:
+    def draw(self, example: Example, name: str, rng: PositionRandom) -> tuple[list[str], int]:
         classes, label = self._classes, example.label
-        label_check.check_label(name, label, len(classes))
+        check_label(name, label, len(classes))
         drawn = _draw_different(self._templates, self._count, rng)
         texts = fill_templates(drawn, classes.names[label], classes.descriptions[label])
         return texts, label + self._label_offset
@@ -280,6 +225,36 @@ def _draw_different(texts: Sequence[str], count: int, rng: PositionRandom) -> li
     while left and len(drawn) < count:
         drawn.append(left.pop(int(rng.random() * len(left))))
     return drawn
+
+
+def check_label(name: str, label: int, num_classes: int) -> None:
+    """Raises a UserError that names the example if its label is -1 or not in a class list."""
+    if label == examples.NO_LABEL:
+        raise UserError(
+            f"{name} has no label, and a class list of {num_classes} is set: let the source read "
+            "labels (its argument `label`), or leave `classes` out"
+        )
+    if not 0 <= label < num_classes:
+        raise UserError(
+            f"{name} has the label {label}, which is not in the class list: its {num_classes} "
+            f"classes are the labels 0 to {num_classes - 1}. Mend the label or set `classes` to a "
+            "list that has it"
+        )
+
+
+def check_labels(source: Source, num_classes: int) -> None:
+    """Checks the labels of examples, spread evenly and without images, but for broken ones."""
+    places = ShardOffsets(source.shard_sizes).spread(CHECKED_FIRST)
+    for place, texts in boundary.read_many_texts(source, places):
+        try:
+            if isinstance(texts, BrokenExample):
+                raise texts
+            label = examples.single_label(texts[1])
+        except examples.WrongLabel as error:
+            raise UserError(f"{source.name(*place)}: {error}") from error
+        except BrokenExample:
+            continue
+        check_label(source.name(*place), label, num_classes)
 
 
 def text_shape_of(length: int, captions_per_image: int) -> tuple[int, ...]:

@@ -1,7 +1,4 @@
-"""Folders of embeddings, captions' features and clusters, memory-mapped.
-
-`shard_files` describes what is in them.
-"""
+"""Folders of embeddings, captions' features and clusters (`shard_files`), memory-mapped."""
 
 import functools
 import os
@@ -14,17 +11,8 @@ from jaxtyping import Float, Int
 
 from big_align.core.errors import UserError
 from big_align.core.regular_files import map_array, read_regular
-from big_align.data.precomputed.shard_files import (
-    CAPTIONS,
-    CLUSTERS,
-    EMBEDDINGS,
-    INDEX,
-    KEYS,
-    Shard,
-    has_shard,
-    read_index,
-    read_shards,
-)
+from big_align.data.precomputed import shard_files
+from big_align.data.precomputed.shard_files import EMBEDDINGS, INDEX, Shard
 from big_align.data.shard_offsets import ShardOffsets
 
 CENTERS = "centers.npy"
@@ -34,23 +22,18 @@ OPEN_FILES = 128
 class ShardFolder:
     """The common part of folders of embeddings and of clusters; opening one checks everything.
 
-    Args:
-      path: the folder.
-      fields: what its index must have.
-      ending: the ending of the files with arrays.
-
-    Raises:
-      UserError: it is not such a folder, or a file is missing, cut short or of another shape than
-        the index says.
+    Its index must have the fields, and the names of the files with arrays have the ending.
     """
 
     def __init__(self, path: str | os.PathLike, fields: Sequence[str], ending: str):
         self.path = pathlib.Path(path)
-        self.index = read_index(self.path, ("shards", *fields))
+        self.index = shard_files.read_index(self.path, ("shards", *fields))
         self._ending = ending
         self._open = functools.lru_cache(maxsize=OPEN_FILES)(self._open_array)
-        self._select(read_shards(self.path, self.index["shards"]))
-        missing = [shard for shard in self.shards if not has_shard(self.path, shard, ending)]
+        self._select(shard_files.read_shards(self.path, self.index["shards"]))
+        missing = [
+            shard for shard in self.shards if not shard_files.has_shard(self.path, shard, ending)
+        ]
         if missing:
             raise UserError(
                 f"{self.path} lacks {len(missing)} of {len(self.shards)} shards, "
@@ -84,13 +67,13 @@ class ShardFolder:
             keys = self.key_lines(shard).count(b"\n")
             if keys != shard.count:
                 raise UserError(
-                    f"{self.path / shard.file}{KEYS} has {keys} lines, but the shard "
+                    f"{self.path / shard.file}{shard_files.KEYS} has {keys} lines, but the shard "
                     f"{shard.count} examples"
                 )
 
     def key_lines(self, shard: Shard) -> bytes:
         """Reads the file of the keys of a shard."""
-        path = self.path / (shard.file + KEYS)
+        path = self.path / (shard.file + shard_files.KEYS)
         if not path.is_file():
             raise UserError(f"{path} is missing")
         return read_regular(path)
@@ -111,13 +94,9 @@ class ShardFolder:
 
 
 class EmbeddingFolder(ShardFolder):
-    """The embeddings that big_align.tools.embed wrote, as if they were one array.
+    """The embeddings that big_align.tools.embed wrote, as if they were one array [count dim].
 
-    Attributes:
-      shards: in their order.
-      count: rows.
-      dim: columns.
-      absent: rows of zeros, for examples that could not be read.
+    `absent` counts rows of zeros, for examples that could not be read.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -167,18 +146,13 @@ class EmbeddingFolder(ShardFolder):
 
 
 class CaptionFolder(ShardFolder):
-    """The features of all captions of every example; `array(shard)` is [n k f].
+    """The features of all captions of every example; `array(shard)` is [n captions dim].
 
     Caption i of an example is at place i; places beyond its captions are zero.
-
-    Attributes:
-      shards: in their order.
-      captions: places for the captions of an example.
-      dim: columns.
     """
 
     def __init__(self, path: str | os.PathLike):
-        super().__init__(path, ("captions", "dim", "dtype"), CAPTIONS)
+        super().__init__(path, ("captions", "dim", "dtype"), shard_files.CAPTIONS)
         self.captions, self.dim = int(self.index["captions"]), int(self.index["dim"])
         self._check(self.index["dtype"], self.captions, self.dim)
 
@@ -186,26 +160,19 @@ class CaptionFolder(ShardFolder):
 class ClusterFolder(ShardFolder):
     """The clusters that big_align.tools.cluster wrote; `array(shard)` is int32 [n p], -1 for none.
 
-    Attributes:
-      shards: in their order.
-      k: the number of clusters.
-      labels_per_image: columns of the arrays, nearest first.
-      centers: float32 [k d] of unit length, memory-mapped.
+    The nearest of the p = `labels_per_image` come first; `centers`, float32 [k d] of unit length,
+    are memory-mapped.
     """
 
     def __init__(self, path: str | os.PathLike):
-        super().__init__(path, ("k", "dim", "labels_per_image"), CLUSTERS)
+        super().__init__(path, ("k", "dim", "labels_per_image"), shard_files.CLUSTERS)
         self.k, self.labels_per_image = self.index["k"], self.index["labels_per_image"]
         self._check("int32", self.labels_per_image)
         self.centers = read_centers(self.path, self.k, self.index["dim"])
 
 
 def read_centers(folder: pathlib.Path, k: int, dim: int) -> Float[np.ndarray, "k d"]:
-    """Opens the centers of a folder of clusters.
-
-    Raises:
-      UserError: they are missing, cut short, or differ from the index in number or width.
-    """
+    """Opens the centers of a folder of clusters."""
     path = folder / CENTERS
     centers = map_array(path)
     if centers.shape != (k, dim) or centers.dtype != np.float32:

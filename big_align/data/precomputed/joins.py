@@ -14,18 +14,13 @@ from jaxtyping import Shaped
 
 from big_align.core.errors import UserError
 from big_align.data.examples import BrokenExample, Source
-from big_align.data.precomputed.embedding_files import (
-    CaptionFolder,
-    ClusterFolder,
-    EmbeddingFolder,
-    ShardFolder,
-)
+from big_align.data.precomputed import embedding_files
 from big_align.data.precomputed.shard_files import Shard, list_shards
 
 FOLDERS = {
-    "clusters": ClusterFolder,
-    "image_embedding": EmbeddingFolder,
-    "text_embedding": CaptionFolder,
+    "clusters": embedding_files.ClusterFolder,
+    "image_embedding": embedding_files.EmbeddingFolder,
+    "text_embedding": embedding_files.CaptionFolder,
 }
 """Precomputed fields of a batch, and the kinds of their folders."""
 
@@ -35,17 +30,7 @@ OPEN_KEYS = 128
 def choose_captions(
     row: Shaped[np.ndarray, "n f"], captions: Sequence[str], texts: Sequence[str], count: int
 ) -> Shaped[np.ndarray, "k f"]:
-    """Chooses the features of the texts that were drawn for an example.
-
-    Args:
-      row: features of its captions.
-      captions: all captions of the example.
-      texts: some of them.
-      count: places for texts; those beyond `texts` are zero.
-
-    Raises:
-      BrokenExample: a text is not a caption whose features were computed.
-    """
+    """Returns features of the drawn texts, then zeros; BrokenExample for one without features."""
     chosen = np.zeros((count, row.shape[1]), row.dtype)
     for place, text in enumerate(texts):
         number = captions.index(text) if text in captions else len(row)
@@ -60,26 +45,17 @@ def choose_captions(
 class Join:
     """The rows of a folder for the examples of a source; read at random and from several threads.
 
-    Args:
-      folder: a folder of clusters, of embeddings, or of captions' features.
-      source: the examples; the folder may have shards that it lacks.
-
-    Attributes:
-      shape: the shape of a row: [p] clusters, [d] an embedding, or [k f] features of captions.
-      dtype: the type of a row.
-
-    Raises:
-      UserError: the folder lacks a shard of the source, or has it with another number of examples,
-        or its files cannot be read.
+    A row has the type `dtype` and a `shape`: [p] clusters, [d] an embedding, or [k f] features of
+    captions. The folder may have shards that the source lacks, but not lack one that it has.
     """
 
-    def __init__(self, folder: ShardFolder, source: Source):
+    def __init__(self, folder: embedding_files.ShardFolder, source: Source):
         self._folder = folder
         there = {shard.name: shard for shard in folder.shards}
         self._shards = [self._match(shard, there) for shard in list_shards(source)]
         first = next(shard for shard in self._shards if shard.count)
         self.shape, self.dtype = folder.array(first).shape[1:], folder.array(first).dtype
-        self._has_clusters = isinstance(folder, ClusterFolder)
+        self._has_clusters = isinstance(folder, embedding_files.ClusterFolder)
         self._keys = functools.lru_cache(maxsize=OPEN_KEYS)(self._read_keys)
 
     def _match(self, shard: Shard, there: dict[str, Shard]) -> Shard:
@@ -101,21 +77,7 @@ class Join:
         return self._folder.keys(self._shards[shard])
 
     def read(self, shard: int, index: int, key: str) -> Shaped[np.ndarray, "..."]:
-        """Reads the row of an example.
-
-        Args:
-          shard: the shard of the source.
-          index: the index of the example in it.
-          key: the key of the example.
-
-        Returns:
-          A row of `shape`; clusters are -1 for an example that could not be read at that time.
-
-        Raises:
-          BrokenExample: the example could not be read when it was embedded, and clusters are not
-            what is read; or its row is not finite, or is clusters that do not exist.
-          UserError: another example had this index then, or a file cannot be read.
-        """
+        """Reads the row of an example, which must be there, possible, and of the same key."""
         then = self._keys(shard)[index]
         if then and then != key:
             raise UserError(
@@ -135,15 +97,7 @@ class Join:
 
 
 def open_joins(paths: dict[str, str], source: Source) -> dict[str, Join]:
-    """Opens the precomputed fields of a source.
-
-    Args:
-      paths: the folder of each field of the batch; a field without one is left out.
-      source: the examples.
-
-    Raises:
-      UserError: there is no such field, or a folder is broken or does not fit the source.
-    """
+    """Opens the precomputed fields of a source, by the folder of each; "" leaves one out."""
     if unknown := sorted(paths.keys() - FOLDERS.keys()):
         raise UserError(f"{unknown[0]!r} is no precomputed field; known: {', '.join(FOLDERS)}")
     return {field: Join(FOLDERS[field](path), source) for field, path in paths.items() if path}

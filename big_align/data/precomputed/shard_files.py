@@ -14,7 +14,7 @@ import pathlib
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Shaped
@@ -32,35 +32,15 @@ EMBEDDINGS, CAPTIONS, CLUSTERS = ".npy", ".captions.npy", ".clusters.npy"
 
 
 class Shard(NamedTuple):
-    """A shard of a source and its files.
+    """A shard of a source and its files."""
 
-    Attributes:
-      name: the source's name for it; the second of one name is "NAME (2)".
-      file: what its files are called, without the endings.
-      count: its examples.
-    """
-
-    name: str
-    file: str
-    count: int
+    name: str  # the source's name for it; the second of one name is "NAME (2)"
+    file: str  # what its files are called, without the endings
+    count: int  # its examples
 
 
-@runtime_checkable
-class Sharded(Protocol):
-    """Anything with shards: a `Source`, or texts.
-
-    Attributes:
-      shard_sizes: int64 [shards], how much each holds.
-    """
-
-    shard_sizes: np.ndarray
-
-    def shard_name(self, shard: int) -> str:
-        """Names a shard for messages."""
-
-
-def list_shards(source: Sharded) -> list[Shard]:
-    """Lists the shards of a source; one without examples has an entry, but no files."""
+def list_shards(source: Any) -> list[Shard]:
+    """Lists the shards of a `Source`, or of texts that have `shard_sizes` and `shard_name`, too."""
     shards, seen = [], collections.Counter()
     for number, count in enumerate(source.shard_sizes.tolist()):
         name = source.shard_name(number)
@@ -72,21 +52,12 @@ def list_shards(source: Sharded) -> list[Shard]:
 
 
 def claim_folder(
-    folder: pathlib.Path,
-    index: Mapping[str, Any],
-    write: bool,
-    free: Sequence[str] = (),
+    folder: pathlib.Path, index: Mapping[str, Any], write: bool, free: Sequence[str] = ()
 ) -> None:
-    """Writes the index of a folder, or checks that the one there says the same.
+    """Writes the index of a folder, or raises UserError if the one there does not say the same.
 
-    Args:
-      folder: the folder, which is made if needed.
-      index: what the folder will hold.
-      write: False only checks: another process writes.
-      free: entries of `made_by` that may differ.
-
-    Raises:
-      UserError: the folder holds something else; the message says what differs.
+    The entries of `made_by` in `free` may differ. Without `write`, it only checks: another process
+    writes.
     """
     path = folder / INDEX
     index = json.loads(json.dumps({"format": FORMAT} | index))  # as it will be read
@@ -112,18 +83,12 @@ def check_same(folder: pathlib.Path, there: Mapping[str, Any], here: Mapping[str
 
 
 def list_differences(
-    there: Any,
-    here: Any,
-    said: Mapping[str, str] = types.MappingProxyType({}),
-    where: str = "",
+    there: Any, here: Any, said: Mapping[str, str] = types.MappingProxyType({}), where: str = ""
 ) -> list[str]:
-    """Lists the entries in which two JSON objects differ.
+    """Lists the entries in which two JSON objects differ, what was there and what is here.
 
-    Args:
-      there: what was.
-      here: what is.
-      said: what is said of entries whose values say nothing to people, by their names.
-      where: the place of the objects in others.
+    Of some entries the values say nothing to people; `said` has what is said of these instead.
+    `where` is the place of the objects in others.
     """
     if there == here:
         return []
@@ -143,15 +108,7 @@ def list_differences(
 
 
 def read_index(folder: pathlib.Path, fields: Sequence[str]) -> dict[str, Any]:
-    """Reads the index of a folder.
-
-    Args:
-      folder: the folder.
-      fields: what it must have; those that are sizes must be positive integers.
-
-    Raises:
-      UserError: there is none, or it is not as it was written.
-    """
+    """Reads the index of a folder, which must have some fields; sizes must be positive integers."""
     path = folder / INDEX
     if not path.is_file():
         raise UserError(f"{folder} has no {INDEX}: big_align.tools.embed and cluster write one")
@@ -166,16 +123,7 @@ def read_index(folder: pathlib.Path, fields: Sequence[str]) -> dict[str, Any]:
 
 
 def read_description(path: pathlib.Path, version: int, fields: Sequence[str]) -> dict[str, Any]:
-    """Reads the JSON object in which a folder says what it holds.
-
-    Args:
-      path: the file.
-      version: the `format` that is read.
-      fields: what it must have besides.
-
-    Raises:
-      UserError: it is not such an object.
-    """
+    """Reads the JSON object in which a folder says what it holds, with `format` and some fields."""
     found = read_json(str(path))
     there = found.get("format") if isinstance(found, dict) else None
     if there != version:
@@ -188,11 +136,7 @@ def read_description(path: pathlib.Path, version: int, fields: Sequence[str]) ->
 
 
 def read_shards(folder: pathlib.Path, entries: Any) -> list[Shard]:
-    """Returns the shards that an index lists.
-
-    Raises:
-      UserError: an entry is not a shard.
-    """
+    """Returns the shards that an index lists; raises UserError if an entry is none."""
     shards = []
     for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
         values = [entry.get(field) for field in Shard._fields] if isinstance(entry, dict) else []
@@ -225,17 +169,11 @@ def has_shard(folder: pathlib.Path, shard: Shard, ending: str) -> bool:
 
 
 class Work(NamedTuple):
-    """The part of a folder that one process writes.
+    """The part of a folder that one process writes."""
 
-    Attributes:
-      todo: numbers of its shards that are not there yet.
-      count: examples in these.
-      total: examples in all of its shards.
-    """
-
-    todo: list[int]
-    count: int
-    total: int
+    todo: list[int]  # numbers of its shards that are not there yet
+    count: int  # examples in these
+    total: int  # examples in all of its shards
 
 
 def find_work(
@@ -257,11 +195,7 @@ def write_shard(
 
 
 def join_keys(keys: Iterable[str]) -> bytes:
-    """Returns the content of a file of keys.
-
-    Raises:
-      UserError: a key contains a line break.
-    """
+    """Returns the content of a file of keys; raises UserError if a key contains a line break."""
     keys = list(keys)
     if broken := [key for key in keys if "\n" in key]:
         raise UserError(f"the key {broken[0]!r} holds an end of line: rename the example")

@@ -28,11 +28,8 @@ Keys = Callable[[Shard], list[str]]
 def name_rows(rows: EmbeddingFolder, unique: bool) -> tuple[Keys, str]:
     """Returns the keys of the rows in one file, and what is to be said of them.
 
-    If several files of the source have the same key, they are SHARD/KEY.
-
-    Args:
-      rows: the folder.
-      unique: whether a key is that of one row, as for images; the captions of one share its key.
+    If several files of the source have the same key, they are SHARD/KEY. `unique` says whether a
+    key is that of one row, as for images; the captions of one share its key.
     """
     short = spell_shortly(shard.name for shard in rows.shards)
 
@@ -53,13 +50,8 @@ def name_rows(rows: EmbeddingFolder, unique: bool) -> tuple[Keys, str]:
 def write_npy(rows: EmbeddingFolder, path: pathlib.Path, keys: Keys) -> None:
     """Writes one array [n d] in the order of the shards, and the keys, one per line.
 
-    The keys go to the same name with the ending `.keys`. An example that was not embedded keeps its
-    row, of zeros, with an empty key.
-
-    Args:
-      rows: the folder.
-      path: the path of the array, which appears only when everything is complete.
-      keys: the keys of the rows.
+    The keys go to the same name with the ending `.keys`, and the array appears when all is
+    complete. An example that was not embedded keeps its row, of zeros, with an empty key.
     """
     lines = b"".join(join_keys(keys(shard)) for shard in rows.shards if shard.count)
     write_whole(path.with_suffix(KEYS), lines)
@@ -75,13 +67,9 @@ def write_npy(rows: EmbeddingFolder, path: pathlib.Path, keys: Keys) -> None:
 def write_parquet(rows: EmbeddingFolder, path: pathlib.Path, keys: Keys) -> None:
     """Writes a table of `key` and `embedding`, a list of numbers; a shard is a row group.
 
-    An example that was not embedded keeps its row, with nulls. Because of them the lists are not of
-    a fixed size: before version 26 pyarrow cannot read such a list if it is null.
-
-    Args:
-      rows: the folder.
-      path: the path of the table, which appears only when it is complete.
-      keys: the keys of the rows.
+    It appears when it is complete. An example that was not embedded keeps its row, with nulls.
+    Because of them the lists are not of a fixed size: before version 26 pyarrow cannot read such a
+    list if it is null.
     """
     kind = pa.large_list(pa.from_numpy_dtype(np.dtype(rows.dtype)))
     schema = pa.schema([("key", pa.string()), ("embedding", kind)])

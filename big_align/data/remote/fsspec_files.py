@@ -25,12 +25,7 @@ class SendsNoParts(UserError, PermissionError):
 
 
 class OpenedFile(io.RawIOBase):
-    """A remote file that is open for reading.
-
-    Args:
-      file: what a library has opened.
-      call: takes a function and its arguments, and calls it; raises errors of files alone.
-    """
+    """What a library has opened; `call` calls its methods, and raises errors of files."""
 
     def __init__(self, file: Any, call: Callable[..., Any]):
         super().__init__()
@@ -133,11 +128,7 @@ class FsspecFiles:
 
 
 def open_filesystem(path: str) -> FsspecFiles:
-    """Returns the files of the file system of a path.
-
-    Raises:
-      UserError: fsspec has none for its protocol; the message says what would be.
-    """
+    """Returns the files of the file system of a path; a UserError says what fsspec lacks for it."""
     import fsspec
 
     protocol, options = path.partition("://")[0], {}

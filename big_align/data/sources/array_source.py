@@ -1,5 +1,6 @@
 """Examples held in memory."""
 
+import zipfile
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ KINDS = {
 
 
 def _clean_labels(label: Shaped[np.ndarray, "n ..."], title: str) -> list[tuple[int, ...]]:
-    """Returns the class numbers of each example; raises UserError if they are something else."""
     if label.dtype.kind not in "iuf":
         raise UserError(f"{title}: labels are {label.dtype}; they must be integers")
     cleaned = []
@@ -42,10 +42,6 @@ class ArraySource:
         there is none. None: no image has one.
       title: names the shard in messages.
       class_names: the name of each label, if known.
-
-    Raises:
-      UserError: a label is not a class number.
-      ValueError: the lengths differ.
     """
 
     def __init__(
@@ -78,11 +74,9 @@ class ArraySource:
         return self._captions[index], self._labels[index]
 
     def name(self, shard: int, index: int) -> str:
-        """Names an example, as in `array: 42`."""
         return f"{self._title}: {index}"
 
     def key(self, shard: int, index: int) -> str:
-        """Returns the number of the example."""
         return str(index)
 
     def shard_name(self, shard: int) -> str:
@@ -102,17 +96,15 @@ def read_npz(path: str) -> ArraySource:
     """
     try:
         with files.files_of(path).open(path) as file:
-            there = array_files.list_arrays(file)
-            file.seek(0)
+            there = zipfile.ZipFile(file).namelist()
             found = array_files.read_arrays(file, KINDS)
     except FileNotFoundError:
         raise
     except Exception as error:  # zipfile raises all kinds of errors
         raise UserError(f"{path} is no whole .npz file: {tell_in_a_line(error)}") from error
     wanted = ["image"] + ["caption"] * ("label" not in found)
-    missing = [name for name in wanted if name not in found]
-    if missing:
-        have = put_in_a_line(", ".join(there))
+    if missing := [name for name in wanted if name not in found]:
+        have = put_in_a_line(", ".join(name.removesuffix(".npy") for name in there))
         raise UserError(f"{path} has no array {missing[0]!r}; it has {have}")
     for name, array in found.items():
         kinds, dims, meaning = KINDS[name]

@@ -74,7 +74,6 @@ def _make_rows(path: str, names: dict[Any, Any], captions: dict[Any, list[str]])
 
 
 def _find_images(path: str, first: str) -> str:
-    """Looks for the folder that holds the first image."""
     folder, _, base = path.rpartition("/")
     ending = base.rpartition(".")[0].rpartition("_")[2]
     above = join(folder, "..")

@@ -182,7 +182,6 @@ def _find_faults(
 
 
 def _find_fault(kinds: list[str], wanted: list[str]) -> str:
-    """Says what is wrong with the files of a name, of which one or more are images."""
     images = [kind for kind in kinds if kind.lower() in examples.IMAGE_EXTENSIONS]
     if len(images) > 1:
         return f"there are several images: {', '.join(images)}"
@@ -205,7 +204,6 @@ def _image_kind(kinds: list[str]) -> str:
 def _explain_nothing(
     path: listing.Paths, listed: list[str], wanted: list[str], said: str
 ) -> UserError:
-    """Explains what is there instead of images with texts."""
     kinds = {os.path.basename(name).partition(".")[2] for name in listed} - {""}
     listing = ", ".join(sorted(kinds)[:20]) or "none"
     beside = " and ".join(f"NAME.{kind}" for kind in wanted)

@@ -63,25 +63,18 @@ class FolderSource(ListedSource):
                 "move them", path, len(deeper), f"CLASS/{pattern}", deeper[0]
             )  # fmt: skip
         classes = sorted({name.split("/")[at] for name in images})
-        self._check_folders(path, pattern, there, classes)
+        if empty := sorted(there - set(classes)):  # would shift the labels of those after them
+            raise UserError(
+                f"{path}/{empty[0]} holds no image that matches {pattern!r} ({len(empty)} of "
+                f"{len(there)} folders there hold none); each folder is a class: remove it or mend "
+                "`pattern`"
+            )
         numbers = {folder: label for label, folder in enumerate(classes)}
         labels = [
             tuple(sorted({numbers[n.split("/")[at]] for n in (name, *others)}))
             for name, others in found.items()
         ]
         super().__init__(path, list(found), labels, class_names=tuple(classes))
-
-    def _check_folders(
-        self, path: str, pattern: str, folders: set[str], classes: list[str]
-    ) -> None:
-        """Refuses folders without images, which would shift the labels of those after them."""
-        empty = sorted(folders - set(classes))
-        if empty:
-            raise UserError(
-                f"{path}/{empty[0]} holds no image that matches {pattern!r} ({len(empty)} of "
-                f"{len(folders)} folders there hold none); each folder is a class: remove it or "
-                "mend `pattern`"
-            )
 
 
 def _extension(name: str) -> str:
@@ -116,12 +109,7 @@ class ImageFiles(ListedSource):
 
 
 def tell_unread(path: listing.Paths, names: Iterable[str]) -> None:
-    """Warns of images whose endings are not read.
-
-    Args:
-      path: where they are, for the message.
-      names: files, of which others than images are ignored.
-    """
+    """Warns of images at a path whose endings are not read."""
     found = [ending for ending in map(_extension, names) if ending in examples.UNREAD_EXTENSIONS]
     if found:
         endings = ", ".join(f".{ending}" for ending in sorted(set(found)))

@@ -2,20 +2,14 @@
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import overload
 
 import numpy as np
-from jaxtyping import Int
 
 from big_align.data import examples, files
 
 
 class PackedTexts(Sequence[str]):
-    """An immutable list of texts.
-
-    Args:
-      texts: they may contain halves of surrogate pairs.
-    """
+    """An immutable list of texts, which may contain halves of surrogate pairs."""
 
     def __init__(self, texts: Iterable[str]):
         encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
@@ -25,14 +19,7 @@ class PackedTexts(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-
-    def __getitem__(self, place):
-        """Returns a text, or a list of texts."""
+    def __getitem__(self, place: int | slice) -> str | list[str]:
         if isinstance(place, slice):
             return [self._read(number) for number in range(*place.indices(len(self)))]
         return self._read(range(len(self))[operator.index(place)])
@@ -50,16 +37,9 @@ whole list before it shuffles in windows, so that a window, and a batch, holds a
 class ListedSource:
     """Examples whose images are files; the images are read on demand.
 
-    Args:
-      title: the name of the list, for messages.
-      paths: the file of each image.
-      labels: the classes of each image.
-      captions: the texts of each image, each of which may be a list written as a text; None if
-        none are read.
-      class_names: the name of each label, if known.
-      lines: integers [n], the line of each example in the list; None if there is no list.
-      faults: why the captions of some examples cannot be used, by the number of the example.
-      unit: what `lines` numbers, for messages.
+    A caption may be a list written as a text; without `captions` none are read. `lines` are those
+    of the examples in the list, which messages count in the unit, and `faults` say why the captions
+    of some examples cannot be used.
     """
 
     def __init__(
@@ -82,23 +62,18 @@ class ListedSource:
         if captions is not None:
             self._captions = PackedTexts(text for row in captions for text in row)
             self._caption_ends = np.cumsum([len(row) for row in captions])
-        self._lines = None if lines is None else np.array(lines, np.int64)
+        self.rows = None if lines is None else np.array(lines, np.int64)
         self._faults = dict(faults or {})
         self.class_names = class_names
         starts = np.arange(0, len(paths), SHARD_SIZE)
         self.shard_sizes = np.minimum(SHARD_SIZE, len(paths) - starts).astype(np.int64)
         self.broken = np.zeros(len(starts), np.int64)
 
-    @property
-    def rows(self) -> Int[np.ndarray, " n"] | None:
-        """The line of each example in the list; None if there is no list."""
-        return self._lines
-
     read = examples.read_in_parts
 
     def read_image(self, shard: int, index: int) -> bytes:
         """Reads the file; raises BrokenExample."""
-        path = self._path(shard * SHARD_SIZE + index)
+        path = self._paths[shard * SHARD_SIZE + index]
         try:
             return self._files.read_all(path)
         except FileNotFoundError as error:
@@ -124,22 +99,18 @@ class ListedSource:
     def name(self, shard: int, index: int) -> str:
         """Names an example by its line, as in `train.csv, line 43`, or by its file."""
         number = shard * SHARD_SIZE + index
-        if self._lines is None:
-            return self._path(number)
-        return f"{self._title}, {self._unit} {self._lines[number]}"
+        if self.rows is None:
+            return self._paths[number]
+        return f"{self._title}, {self._unit} {self.rows[number]}"
 
     def key(self, shard: int, index: int) -> str:
-        """Returns the path of the image."""
-        return self._path(shard * SHARD_SIZE + index)
+        return self._paths[shard * SHARD_SIZE + index]
 
     def shard_name(self, shard: int) -> str:
         """Names a stretch of the list."""
         first = shard * SHARD_SIZE
         size = int(self.shard_sizes[shard])
-        return f"{self._title} ({size} examples from {self._path(first)} on)"
-
-    def _path(self, number: int) -> str:
-        return self._paths[number]
+        return f"{self._title} ({size} examples from {self._paths[first]} on)"
 
 
 def _stretch(ends: np.ndarray, number: int) -> slice:

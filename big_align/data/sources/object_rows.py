@@ -21,11 +21,7 @@ ROWS = 1024  # of a Parquet file, that are in memory at a time
 
 
 def find_metadata(folder: str) -> str:
-    """Returns the table in a folder of the datasets library's `imagefolder`.
-
-    Raises:
-      FieldError, UserError: there is none, or it is in a folder in it.
-    """
+    """Returns the table in a folder of the datasets library's `imagefolder`; or UserError."""
     system = files.files_of(folder)
     for name in METADATA:
         try:
@@ -42,14 +38,7 @@ def find_metadata(folder: str) -> str:
 
 
 def read_objects(bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the objects of a table, numbered from 1.
-
-    Args:
-      bad: names the file, and takes what is no object.
-
-    Raises:
-      UserError: the file cannot be read.
-    """
+    """Yields the objects of a table, numbered from 1; what is no object goes to `bad`."""
     readers = {"json": _list_objects, "parquet": _read_parquet}
     return readers.get(bad.path.lower().rpartition(".")[2], _read_lines)(bad)
 
@@ -124,7 +113,6 @@ def make_row(
 
 
 def _explain_caption(found: Any) -> str:
-    """Says what is wrong with a caption that is not a text."""
     try:
         examples.clean_captions(found)
     except examples.BrokenExample as error:

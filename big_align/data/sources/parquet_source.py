@@ -101,10 +101,7 @@ class ParquetSource:
         self.class_names = self._united.names
         self._caption_lines = caption_lines
         indexes = shard_index.index_shards(
-            paths,
-            lambda file, size: _index(file, self._parts),
-            f"parquet {self._parts}",
-            index_dir,
+            paths, lambda file, size: _index(file, self._parts), f"parquet {self._parts}", index_dir
         )
         self.faults = shard_index.list_faults(paths, indexes)
         self._place_shards(paths, indexes)
@@ -160,16 +157,7 @@ class ParquetSource:
         return captions, labels
 
     def read_columns(self, shard: int, index: int, names: tuple[str, ...]) -> list[Any]:
-        """Returns the values of other columns of an example, None for one that its file lacks.
-
-        Args:
-          shard: a row group.
-          index: the index of the example in it.
-          names: columns, or fields of structs such as `captions.en`.
-
-        Raises:
-          BrokenExample: they cannot be read.
-        """
+        """Returns the values of other columns of an example, None for one that its file lacks."""
         place = self._places[shard]
         there = tuple(name for name in names if self._groups.has_column(place, name))
         found = dict(zip(there, self._read(shard, index, there), strict=True))
@@ -271,7 +259,7 @@ def _class_names(schema: pa.Schema, label: str) -> Names:
     return tuple(names) if named else None
 
 
-def _index(file: files.ReadableFile, parts: tuple[str, ...]) -> shard_index.ShardIndex:
+def _index(file: Any, parts: tuple[str, ...]) -> shard_index.ShardIndex:
     """Lists the rows that have an image: their row group, their place in it and in the file.
 
     The images are read only if the statistics of a row group do not rule out missing ones.

@@ -14,15 +14,10 @@ from big_align.data.sources import shard_index
 
 
 class RecordSource:
-    """Examples that are serialized tf.train.Example messages.
+    """Examples that are serialized tf.train.Example messages, with features as in `TFRecordSource`.
 
-    Args:
-      shards: sequences of messages: `len(shard)` and `shard[index]`, read from any thread.
-      names: the name of each shard.
-      broken: int64 [shards], records known to be lost.
-      image: the feature that holds the encoded image.
-      caption: the feature that holds one or more texts; None or "" reads none.
-      label: the feature that holds the class numbers, one or several; None reads none.
+    Shards are sequences of messages, `len(shard)` and `shard[index]`, read from any thread.
+    `broken` counts the records known to be lost.
     """
 
     class_names: tuple[str, ...] | None = None
@@ -38,7 +33,7 @@ class RecordSource:
     ):
         self._shards = shards
         self._names = names
-        self._firsts = [getattr(shard, "skip", 0) for shard in shards]
+        self._firsts = [getattr(shard, "skip", 0) for shard in shards]  # the first of a split
         self._image = image
         self._caption = caption
         self._label = label
@@ -51,7 +46,7 @@ class RecordSource:
         features = self._features(shard, index)
         captions, labels = self._texts(features)
         image = _values(features, self._image, "bytes_list")
-        return examples.Example(str(self._number(shard, index)), image[0], captions, labels)
+        return examples.Example(str(self._firsts[shard] + index), image[0], captions, labels)
 
     def read_image(self, shard: int, index: int) -> bytes:
         return _values(self._features(shard, index), self._image, "bytes_list")[0]
@@ -61,11 +56,7 @@ class RecordSource:
 
     def name(self, shard: int, index: int) -> str:
         """Names an example, as in `train.tfrecord-00003-of-00008: record 42`."""
-        return f"{self._names[shard]}: record {self._number(shard, index)}"
-
-    def _number(self, shard: int, index: int) -> int:
-        """Returns the number of a record in its file, of which a split may be a part."""
-        return self._firsts[shard] + index
+        return f"{self._names[shard]}: record {self._firsts[shard] + index}"
 
     def shard_name(self, shard: int) -> str:
         return self._names[shard]
@@ -164,7 +155,9 @@ class TFDSSource(RecordSource):
 def _open_records(paths: list[str], index_dir: str | None) -> tuple[list[Any], np.ndarray]:
     """Opens files as sequences of bytes; returns also how many records each has lost, estimated."""
     if "array_record" in os.path.basename(paths[0]):
-        return [_ArrayRecords(path) for path in paths], np.zeros(len(paths), np.int64)
+        from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+        return [ArrayRecordDataSource([path]) for path in paths], np.zeros(len(paths), np.int64)
     system = files.files_of(paths[0])
     indexes = shard_index.index_shards(paths, _index, "tfrecord", index_dir)
     shards = [_Records(system, *pair) for pair in zip(paths, indexes, strict=True)]
@@ -172,8 +165,6 @@ def _open_records(paths: list[str], index_dir: str | None) -> tuple[list[Any], n
 
 
 class _Records:
-    """The records of a TFRecord file."""
-
     def __init__(self, system: files.Files, path: str, index: shard_index.ShardIndex):
         self._files, self._path, self._table = system, path, index.table
 
@@ -197,25 +188,6 @@ class _Records:
         return record
 
 
-class _ArrayRecords:
-    """The records of an ArrayRecord file."""
-
-    def __init__(self, path: str):
-        from array_record.python import array_record_data_source
-
-        self._path = path
-        self._records = array_record_data_source.ArrayRecordDataSource([path])
-
-    def __reduce__(self) -> tuple[type, tuple[str]]:
-        return type(self), (self._path,)
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, index: int) -> bytes:
-        return self._records[index]
-
-
 class _Part:
     """A stretch of a sequence: a split may take only some records of a file."""
 
@@ -232,11 +204,7 @@ class _Part:
 
 
 def _find_features(
-    shards: list[Any],
-    names: list[str],
-    image: str | None,
-    caption: str | None,
-    label: str | None,
+    shards: list[Any], names: list[str], image: str | None, caption: str | None, label: str | None
 ) -> tuple[str, str | None, str | None]:
     """Returns the features of image, captions and labels; those not set are found by name.
 
@@ -273,7 +241,7 @@ def _values(features: Any, name: str, kind: str, may_be_empty: bool = False) -> 
     return values
 
 
-def _index(file: files.ReadableFile, size: int) -> shard_index.ShardIndex:
+def _index(file: Any, size: int) -> shard_index.ShardIndex:
     rows, fault = [], ""
     for start, length, fault in scan_records(file, size):
         if not fault:
@@ -282,7 +250,7 @@ def _index(file: files.ReadableFile, size: int) -> shard_index.ShardIndex:
     return shard_index.ShardIndex(table, np.array([], "S1"), 0, fault)
 
 
-def scan_records(file: files.ReadableFile, size: int) -> Iterator[tuple[int, int, str]]:
+def scan_records(file: Any, size: int) -> Iterator[tuple[int, int, str]]:
     """Yields the offset and size in bytes of each record, and at the end why it stops too early."""
     position = 0
     while position < size:

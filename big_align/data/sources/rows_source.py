@@ -11,16 +11,10 @@ from absl import logging
 
 from big_align.core.errors import FieldError, UserError
 from big_align.core.regular_files import open_given
-from big_align.data import columns, files
+from big_align.data import columns, files, table_lines
 from big_align.data.sources.object_rows import UNITS, find_metadata, make_row, read_objects
 from big_align.data.sources.table_source import Row, TableSource, is_integer
-from big_align.data.table_lines import (
-    IMAGE_FILE,
-    BadLines,
-    read_rows,
-    read_text_lines,
-    take_separator,
-)
+from big_align.data.table_lines import BadLines
 
 DELIMITERS = {",": "a comma", "\t": "a tab", ";": "a semicolon", "|": "a bar"}
 SPELLED = {"tab": "\t", "\\t": "\t"}
@@ -96,7 +90,6 @@ class RowsSource(TableSource):
 
 
 def _spell(delimiter: str | None) -> str | None:
-    """Returns the character that separates columns, however it is spelled."""
     delimiter = SPELLED.get(delimiter or "", delimiter)
     if delimiter and len(delimiter) != 1:
         message = f"delimiter is {delimiter!r}; columns are separated by a single character"
@@ -117,27 +110,18 @@ def look_inside(path: str, kind: str) -> str:
     text = decoder.decode(start).lstrip()
     if kind == "coco":
         return "imagefolder" if text[:1] == "[" else kind
-    _, lines = take_separator(enumerate(io.StringIO(text)))
+    _, lines = table_lines.take_separator(enumerate(io.StringIO(text)))
     return "csv" if is_table(next(lines, (0, ""))[1].strip()) else kind
 
 
 def read_csv(
     bad: BadLines, delimiter: str | None, wanted: tuple[str | None, ...]
 ) -> tuple[str, Iterator[tuple[int, list[str]]]]:
-    """Opens a table; returns its delimiter and its rows, the first of which names the columns.
-
-    Args:
-      bad: names the table, and takes its bad lines.
-      delimiter: what separates the columns; None finds it.
-      wanted: columns that are known by name.
-
-    Raises:
-      UserError: it cannot be read, or is empty.
-    """
-    separator, lines = take_separator(read_text_lines(bad))
+    """Opens a table; returns its delimiter, found if None, and its rows, columns' names first."""
+    separator, lines = table_lines.take_separator(table_lines.read_text_lines(bad))
     first = next(lines, (1, ""))
     delimiter = delimiter or separator or find_delimiter(bad.path, first[1], wanted)
-    return delimiter, read_rows(itertools.chain([first], lines), delimiter, bad)
+    return delimiter, table_lines.read_rows(itertools.chain([first], lines), delimiter, bad)
 
 
 def find_delimiter(path: str, line: str, wanted: tuple[str | None, ...]) -> str:
@@ -165,13 +149,9 @@ def is_table(line: str) -> bool:
 
 
 def _check_header(header: list[str], image: str | None, where: str) -> None:
-    """Refuses a first line that names no columns, or names them all as one.
-
-    Raises:
-      UserError: it is a row of the table, or has another delimiter.
-    """
+    """Refuses a first line that names no columns, or names them all as one."""
     listed = columns.list_names(header)
-    if image not in header and any(map(IMAGE_FILE.search, header)):
+    if image not in header and any(map(table_lines.IMAGE_FILE.search, header)):
         raise UserError(
             f"{where} must name the columns, as filepath,title does; it has {listed}, a row of the "
             "table: put the names before it"

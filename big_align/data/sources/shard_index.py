@@ -21,39 +21,22 @@ INDEX_THREADS = 16  # scans wait for storage, not for the processor
 
 @dataclasses.dataclass
 class ShardIndex:
-    """The places of the examples of one shard.
+    """The places of the examples of one shard."""
 
-    Attributes:
-      table: unsigned [examples, columns], offsets and sizes as the format counts them.
-      keys: bytes [examples], the names of the examples, or empty.
-      broken: how many examples lack a part.
-      fault: why the scan stopped before the proper end, or empty.
-      reason: why the first of the broken examples is broken, or empty.
-    """
-
-    table: np.ndarray
-    keys: np.ndarray
-    broken: int = 0
-    fault: str = ""
-    reason: str = ""
+    table: np.ndarray  # unsigned [examples, columns], offsets and sizes as the format counts
+    keys: np.ndarray  # bytes [examples], the names of the examples, or empty
+    broken: int = 0  # examples that lack a part
+    fault: str = ""  # why the scan stopped before the proper end
+    reason: str = ""  # why the first of the broken examples is broken
 
 
 def index_shards(
-    paths: list[str],
-    scan: Callable[[Any, int], ShardIndex],
-    settings: str,
-    index_dir: str | None,
+    paths: list[str], scan: Callable[[Any, int], ShardIndex], settings: str, index_dir: str | None
 ) -> list[ShardIndex]:
     """Scans shards in threads, or loads what an earlier scan of the same bytes found.
 
-    Args:
-      paths: the shards.
-      scan: takes an open file and its size in bytes.
-      settings: whatever else decides what a scan finds.
-      index_dir: a local folder that keeps indexes; None keeps nothing.
-
-    Returns:
-      One index per shard.
+    `scan` takes an open file and its size in bytes; `settings` are whatever else decides what it
+    finds. A local folder `index_dir` keeps indexes; None keeps nothing.
     """
     started = logged = time.monotonic()
     indexes = []
@@ -72,12 +55,8 @@ def index_shards(
                 "%s: %d examples are left out; of the first %s",
                 path, index.broken, put_in_a_line(index.reason),
             )  # fmt: skip
-    logging.info(
-        "%d examples in %d shards, indexed in %.1f s",
-        sum(len(index.table) for index in indexes),
-        len(paths),
-        time.monotonic() - started,
-    )
+    count, seconds = sum(len(index.table) for index in indexes), time.monotonic() - started
+    logging.info("%d examples in %d shards, indexed in %.1f s", count, len(paths), seconds)
     return indexes
 
 
@@ -127,9 +106,6 @@ def count_broken(indexes: list[ShardIndex]) -> np.ndarray:
 
     What a truncated shard has lost cannot be seen, so its full size is taken to be the median of
     the whole shards.
-
-    Returns:
-      int64 [shards].
     """
     whole = [len(index.table) for index in indexes if not index.fault]
     usual = int(np.median(whole)) if whole else 0

@@ -21,21 +21,13 @@ IMAGE_FOLDERS = "images", "Images"
 
 
 class Row(NamedTuple):
-    """What a row of the table says.
+    """What a row of the table says."""
 
-    Attributes:
-      line: its number in the file; 0 if it has none.
-      image: the file, as the table has it.
-      labels: integers or names.
-      captions: texts.
-      fault: why it has no captions, if it should have some.
-    """
-
-    line: int
-    image: str
-    labels: list[str]
+    line: int  # its number in the file; 0 if it has none
+    image: str  # the file, as the table has it
+    labels: list[str]  # integers or names
     captions: list[str]
-    fault: str = ""
+    fault: str = ""  # why it has no captions, if it should have some
 
 
 class TableSource(ListedSource):
@@ -46,30 +38,13 @@ class TableSource(ListedSource):
     candidates in retrieval.
 
     Labels are integers in all rows, or names in all rows; the label of a name is its position among
-    the sorted names of the table.
-
-    Args:
-      path: the table.
-      folder: what image files are relative to, or the folder that has its folder `images`.
-      rows: the rows of the table.
-      has_captions: whether captions are read.
-      bad: takes the lines of the table that cannot be used; with None the first ends the reading.
-
-    Attributes:
-      path: the table.
-      delimiter: what separates its columns; None where nothing does.
-      image_column: the column of the image files; None if that is not known.
-      caption_column: the column of the captions; None if there is none.
-      bad_lines: why each line that is left out cannot be used, by its number; `broken` counts them.
-
-    Raises:
-      UserError: there is no row, the first image is not there (or, if bad lines are left out,
-        none of many), or a label is not like the others.
+    the sorted names of the table. Images are relative to the folder, or to its folder `images`. The
+    lines that cannot be used go to `bad`, and are counted; with None the first ends the reading.
     """
 
-    delimiter: str | None = None
-    image_column: str | None = None
-    caption_column: str | None = None
+    delimiter: str | None = None  # what separates the columns
+    image_column: str | None = None  # None if it is not known
+    caption_column: str | None = None  # None if there is none
 
     def __init__(
         self,
@@ -117,7 +92,7 @@ class TableSource(ListedSource):
             },
             unit=bad.unit,
         )
-        self.bad_lines = dict(sorted(bad.found.items()))
+        self.bad_lines = dict(sorted(bad.found.items()))  # why, by their numbers
         for line, why in list(self.bad_lines.items())[:1]:
             told = (path, len(bad.found), bad.unit, bad.unit, line, why)
             logging.warning("%s: %d %ss left out; %s %d %s", *told)
@@ -132,11 +107,7 @@ def join(folder: str, image: str) -> str:
 
 
 def _check_first(bad: BadLines, row: Row, folder: str, has_captions: bool) -> str:
-    """Returns the folder of the images.
-
-    Raises:
-      UserError: the first is a URL, or is not there; what is in the file does not matter here.
-    """
+    """Returns the folder of the images; raises UserError if the first is a URL or is not there."""
     where = f"{bad.path}, {bad.unit} {row.line}" if row.line else bad.path
     columns.check_address(row.image, "COLUMN" if has_captions else None, bad.path, where)
     try:
@@ -149,7 +120,6 @@ def _check_first(bad: BadLines, row: Row, folder: str, has_captions: bool) -> st
 
 
 def _find_folder(image: str, folder: str) -> str | None:
-    """Returns the folder, or the folder `images` in it, that has an image."""
     folders = (folder, *(join(folder, name) for name in IMAGE_FOLDERS))
     return next((each for each in folders if files.exists(join(each, image))), None)
 
@@ -238,7 +208,6 @@ def _find_other(row: Row, spelled: dict[int, tuple[int, str]], unit: str) -> str
 def _number_labels(
     rows: list[Row], integers: bool
 ) -> tuple[list[tuple[int, ...]], tuple[str, ...] | None]:
-    """Returns the labels of each row, and the names of the labels if they are names."""
     if integers:
         return [examples.clean_labels(row.labels) for row in rows], None
     names = sorted({label for row in rows for label in row.labels})

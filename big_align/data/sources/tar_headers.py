@@ -2,9 +2,7 @@
 
 import posixpath
 from collections.abc import Iterator
-from typing import NamedTuple
-
-from big_align.data import files
+from typing import Any, NamedTuple
 
 BLOCK = 512
 END_CHUNK = 2**20  # bytes that are looked through at a time after an end mark
@@ -12,7 +10,7 @@ EXTENDED_MAX = 2**22  # bytes of a header that names a member or gives its size;
 
 
 class BadHeader(ValueError):
-    """Bytes that are not a header; the message says why."""
+    """Bytes that are not a header, or are cut off; the message says why the file ends there."""
 
 
 REGULAR, WITHOUT_DATA, IGNORED = b"0\x007", b"123456", b"5VD"
@@ -31,17 +29,14 @@ MOST_LINKS = 40  # that lead to each other, as in Linux
 
 
 class _Member(NamedTuple):
-    """A member of any kind; one without a name carries the fault that ends the file."""
-
     name: str
     start: int
     length: int
-    fault: str = ""
-    kind: bytes = b"0"
-    target: str = ""
+    kind: bytes
+    target: str
 
 
-def scan_members(file: files.ReadableFile, size: int) -> Iterator[tuple[str, int, int, str]]:
+def scan_members(file: Any, size: int) -> Iterator[tuple[str, int, int, str]]:
     """Yields the name, offset, size in bytes and fault of each member of a tar file.
 
     Reads headers only. Understands ustar, GNU long names and the path and size of PAX headers, and
@@ -53,21 +48,24 @@ def scan_members(file: files.ReadableFile, size: int) -> Iterator[tuple[str, int
     places: dict[str, tuple[int, int]] = {}
     links: dict[str, _Member] = {}
     fault = ""
-    for member in _scan(file, size):
-        name = posixpath.normpath(member.name)
-        if not member.name:
-            fault = member.fault
-        elif member.target and _find_target(member) in places:
-            places[name] = places[_find_target(member)]
-            yield member.name, *places[name], ""
-        elif member.target:
-            links[name] = member
-        elif member.kind in REGULAR:
-            places[name] = member.start, member.length
-            yield member.name, *places[name], ""
-        elif member.kind not in IGNORED:
-            told = KINDS.get(member.kind, f"of the unknown kind {member.kind!r}")
-            yield member.name, member.start, 0, f"{member.name} is {told}, which is not read"
+    try:
+        for member in _scan(file, size):
+            name = posixpath.normpath(member.name)
+            if not member.name:
+                continue
+            if member.target and _find_target(member) in places:
+                places[name] = places[_find_target(member)]
+                yield member.name, *places[name], ""
+            elif member.target:
+                links[name] = member
+            elif member.kind in REGULAR:
+                places[name] = member.start, member.length
+                yield member.name, *places[name], ""
+            elif member.kind not in IGNORED:
+                told = KINDS.get(member.kind, f"of the unknown kind {member.kind!r}")
+                yield member.name, member.start, 0, f"{member.name} is {told}, which is not read"
+    except BadHeader as error:
+        fault = str(error)
     for link in links.values():
         target = _find_target(link)
         for _ in range(MOST_LINKS):
@@ -88,8 +86,8 @@ def _find_target(link: _Member) -> str:
     return posixpath.normpath(posixpath.join(folder, link.target))
 
 
-def _scan(file: files.ReadableFile, size: int) -> Iterator[_Member]:
-    """Yields the members of a tar file, and last the fault that ends it early."""
+def _scan(file: Any, size: int) -> Iterator[_Member]:
+    """Yields the members of a tar file; raises BadHeader where it ends too early."""
     position, long, extended, ended = 0, {}, {}, False
     while True:
         file.seek(position)
@@ -97,21 +95,18 @@ def _scan(file: files.ReadableFile, size: int) -> Iterator[_Member]:
         if ended and len(header) < BLOCK:
             return
         if len(header) < BLOCK:
-            yield _Member("", 0, 0, f"it ends at byte {size} without an end mark")
-            return
+            raise BadHeader(f"it ends at byte {size} without an end mark")
         if not header.strip(b"\0"):
             position, long, extended, ended = _skip_zeros(file, position), {}, {}, True
             continue
         try:
             kind, length = _read_header(header, extended)
         except BadHeader as error:
-            yield _Member("", 0, 0, _explain_header(header, position, ended, error))
-            return
+            raise BadHeader(_explain_header(header, position, ended, error)) from error
         start = _skip_sparse(file, header, position)
         position = start + -(-length // BLOCK) * BLOCK
         if start + length > size:
-            yield _Member("", 0, 0, f"it ends at byte {size}, inside {_name(header)[:80]!r}")
-            return
+            raise BadHeader(f"it ends at byte {size}, inside {_name(header)[:80]!r}")
         ended = False
         try:
             if kind in (b"L", b"K", b"x"):
@@ -125,8 +120,7 @@ def _scan(file: files.ReadableFile, size: int) -> Iterator[_Member]:
                 else:
                     long[kind] = _decode(data.rstrip(b"\0"))
         except BadHeader as error:
-            yield _Member("", 0, 0, f"the header at byte {start - BLOCK} is broken: {error}")
-            return
+            raise BadHeader(f"the header at byte {start - BLOCK} is broken: {error}") from error
         if kind not in (b"L", b"K", b"x", b"g"):
             if sparse := any(key.startswith("GNU.sparse") for key in extended):
                 kind = b"S"
@@ -135,11 +129,11 @@ def _scan(file: files.ReadableFile, size: int) -> Iterator[_Member]:
             target = (
                 extended.get("linkpath") or long.get(b"K") or _decode(header[157:257].rstrip(b"\0"))
             )
-            yield _Member(name, start, length, "", kind, target if kind in b"12" else "")
+            yield _Member(name, start, length, kind, target if kind in b"12" else "")
             long, extended = {}, {}
 
 
-def _skip_sparse(file: files.ReadableFile, header: bytes, position: int) -> int:
+def _skip_sparse(file: Any, header: bytes, position: int) -> int:
     """Returns where the data of a member begin: after the further maps of GNU's sparse files."""
     more, position = header[156:157] == b"S" and header[482], position + BLOCK
     while more:
@@ -148,7 +142,7 @@ def _skip_sparse(file: files.ReadableFile, header: bytes, position: int) -> int:
     return position
 
 
-def _skip_zeros(file: files.ReadableFile, position: int) -> int:
+def _skip_zeros(file: Any, position: int) -> int:
     """Returns the position of the block with the next nonzero byte, or the end."""
     file.seek(position)
     while data := file.read(END_CHUNK):
@@ -160,7 +154,6 @@ def _skip_zeros(file: files.ReadableFile, position: int) -> int:
 
 
 def _read_header(header: bytes, extended: dict[str, str]) -> tuple[bytes, int]:
-    """Returns the kind of a member and its size."""
     if _number(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * ord(" "):
         raise BadHeader("its checksum is wrong")
     kind = header[156:157]

@@ -10,8 +10,7 @@ from big_align.core.errors import put_in_a_line
 from big_align.core.nodes import Given
 from big_align.core.regular_files import MEMBER_MAX
 from big_align.data import examples, files, listing, text_members
-from big_align.data.labels.label_names import UnitedNames
-from big_align.data.labels.name_files import unite_folders
+from big_align.data.labels.label_names import UnitedNames, unite_folders
 from big_align.data.sources import shard_index
 from big_align.data.sources.tar_headers import BLOCK, scan_members
 
@@ -109,16 +108,7 @@ class TarSource:
         return self._parse(shard, self._members(shard, places))
 
     def read_columns(self, shard: int, index: int, names: tuple[str, ...]) -> list[Any]:
-        """Returns other members of an example, or fields of them.
-
-        Args:
-          shard: the shard.
-          index: the index of the example in it.
-          names: some of `columns`.
-
-        Returns:
-          A value for each name; None if the example has none, or none that can be read.
-        """
+        """Returns some of `columns` of an example; None for what it lacks or cannot be read."""
         row, read, found = self._indexes[shard].table[index], {}, []
         for member, fields in map(self._columns.__getitem__, names):
             slot = self._slots[member]
@@ -130,7 +120,6 @@ class TarSource:
         return found
 
     def name(self, shard: int, index: int) -> str:
-        """Names an example, as in `train-00003.tar: 00000042`."""
         return f"{self.shard_name(shard)}: {self.key(shard, index)}"
 
     def key(self, shard: int, index: int) -> str:
@@ -191,9 +180,7 @@ def _split_name(name: str) -> tuple[str, str]:
     return (folder + slash + key, member.lower()) if key else ("", "")
 
 
-def _index(
-    file: files.ReadableFile, size: int, slots: dict[str, int], required: int
-) -> shard_index.ShardIndex:
+def _index(file: Any, size: int, slots: dict[str, int], required: int) -> shard_index.ShardIndex:
     """Collects the places of the members in `slots` (0 is the image), one row per key.
 
     An example need not have the members from slot `required` on. A member that occurs twice breaks

@@ -19,45 +19,28 @@ ENDING = re.compile(r"\.(tar|parquet|[ct]sv|jsonl?|txt)$", re.IGNORECASE)
 
 
 class ImageNames(NamedTuple):
-    """What images are called.
+    """What images are called."""
 
-    Attributes:
-      names: the path of each file, or its place in a shard; each once.
-      keys: what the source calls each.
-      shards: the shard of each, as the source names it.
-    """
-
-    names: Sequence[str]
-    keys: Sequence[str]
-    shards: Sequence[str]
+    names: Sequence[str]  # the path of each file, or its place in a shard; each once
+    keys: Sequence[str]  # what the source calls each
+    shards: Sequence[str]  # the shard of each, as the source names it
 
 
 class RowJoin(NamedTuple):
-    """Which row belongs to which image.
+    """Which row belongs to which image."""
 
-    Attributes:
-      rows: the first row of each image; None if it has none.
-      shared: rows that name several images, and so none, with these images.
-      repeated: images that several rows name, with these rows.
-      unused: rows that name no image.
-    """
-
-    rows: list[int | None]
-    shared: dict[int, list[int]]
-    repeated: dict[int, list[int]]
-    unused: list[int]
+    rows: list[int | None]  # the first row of each image
+    shared: dict[int, list[int]]  # rows that name several images, and so none
+    repeated: dict[int, list[int]]  # images that several rows name
+    unused: list[int]  # rows that name no image
 
 
 def join_rows(called: Sequence[str], folder: str, images: ImageNames) -> RowJoin:
-    """Finds the image of each row of a table.
+    """Finds the image of each row of a table; "" calls none.
 
-    A row calls its image by its path, relative to the table, to the folder `images` beside it, or
-    to the current folder; by its name; by its key; or by SHARD/KEY. The first that is there counts.
-
-    Args:
-      called: what each row calls its image; "" for nothing.
-      folder: the folder of the table.
-      images: the images.
+    A row calls its image by its path, relative to the table's folder, to the folder `images` in it,
+    or to the current folder; by its name; by its key; or by SHARD/KEY. The first that is there
+    counts.
     """
     find = _Finder(folder, images)
     found = list(map(find, called))
@@ -89,9 +72,7 @@ def find_repeated(
 ) -> tuple[str, list[str]] | None:
     """Returns a key that occurs more than once, and the shards that have it; None if none does.
 
-    Args:
-      read: yields each shard and its keys; "" for a row without one.
-      within: whether a key that occurs in one file alone counts, or its rows belong together.
+    A key that occurs in one file alone counts only with `within`: its rows may belong together.
     """
     hashes: dict[str, list[np.ndarray]] = defaultdict(list)
     for shard, keys in read():

@@ -26,19 +26,12 @@ Column = Sequence[Any] | pa.ChunkedArray
 
 
 class TableRows(NamedTuple):
-    """The rows of a table.
-
-    Attributes:
-      path: the table.
-      columns: the values of each column as the table has them, None for an empty cell.
-      lines: what each row is numbered in the table.
-      unit: what these numbers count: lines, objects, or rows.
-    """
+    """The rows of a table, whose columns have None for an empty cell."""
 
     path: str
     columns: dict[str, Column]
-    lines: Sequence[int]
-    unit: str
+    lines: Sequence[int]  # what each row is numbered in the table
+    unit: str  # what these numbers count: lines, objects, or rows
 
     def tell(self, row: int) -> str:
         """Names a row in messages."""
@@ -54,16 +47,10 @@ class TableRows(NamedTuple):
 def read_rows(
     path: str, key: str | None = None, delimiter: str | None = None, skip: bool | None = None
 ) -> TableRows:
-    """Reads a table.
+    """Reads a table: CSV, TSV, JSON lines, a JSON list of objects, or Parquet, also globs of it.
 
-    Args:
-      path: CSV, TSV, JSON lines, a JSON list of objects, or Parquet; globs of Parquet.
-      key: a column that it is known to have.
-      delimiter: what separates the columns; None finds it.
-      skip: whether bad lines are left out, which otherwise end the reading.
-
-    Raises:
-      UserError: it cannot be read, has two columns of one name, or more columns than are read.
+    A column that it is known to have helps to find the delimiter. Bad lines end the reading unless
+    they are to be skipped.
     """
     if path.lower().endswith(".parquet"):
         return _read_parquet(path)

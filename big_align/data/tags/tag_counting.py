@@ -23,34 +23,20 @@ COMPOUNDS = ("without_hypernyms_inside", "without_hypernyms", "all")
 
 
 class Chosen(NamedTuple):
-    """Tags of a corpus.
+    """Tags of a corpus."""
 
-    Attributes:
-      names: the most frequent first.
-      counts: captions with each.
-      removed: the names of more frequent tags that were left out.
-      candidates: how many names were looked for.
-      captions: how many captions there are.
-    """
-
-    names: list[str]
-    counts: list[int]
-    removed: list[str]
-    candidates: int
-    captions: int
+    names: list[str]  # the most frequent first
+    counts: list[int]  # captions with each
+    removed: list[str]  # more frequent tags that were left out
+    candidates: int  # names that were looked for
+    captions: int  # how many there are
 
 
 def read_names(path: str, ids: str | None = None) -> list[str]:
     """Reads the names that tags may have, in lower case and each once.
 
-    Args:
-      path: OpenImages' class descriptions (CSV with rows "/m/011k07,Tortoise", with or without a
-        header), or what `read_classes` takes.
-      ids: a file with one id of OpenImages per line; only their names are read. None reads all.
-
-    Raises:
-      UserError: there is no such file or class list, or it cannot be read; or `ids` is given for
-        names without ids, or has none of them.
+    They are OpenImages' class descriptions (CSV with rows "/m/011k07,Tortoise", with or without a
+    header), of which a file `ids` chooses some, one id a line; or what `read_classes` takes.
     """
     rows = _read_open_images(path) if path.endswith(".csv") else None
     if ids is not None:
@@ -65,7 +51,6 @@ def read_names(path: str, ids: str | None = None) -> list[str]:
 
 
 def _keep_ids(rows: list[list[str]] | None, path: str, ids: str) -> list[list[str]]:
-    """Returns the classes whose ids are in a file."""
     if rows is None:
         raise UserError(f"--ids is of OpenImages' class descriptions, and {path} has no ids")
     wanted = {line.strip() for line in files.split_lines(files.read_text(ids, "--ids="))}
@@ -120,10 +105,7 @@ def keep_compounds(names: Sequence[str], which: str, dictionary: WordNet) -> lis
     - "without_hypernyms": no name at all is. "hot dog" is left out where "food" or "person" is a
       name.
 
-    Args:
-      names: the names that tags may have.
-      which: one of `COMPOUNDS`; "all" leaves out none, as the authors' list does.
-      dictionary: knows hypernyms; compounds that it lacks have none.
+    Compounds that WordNet lacks have none; "all" leaves out nothing, as the authors' list does.
     """
     if which == "all":
         return list(names)
@@ -149,7 +131,7 @@ def choose_tags(
     max_tags: int | None = None,
     dictionary: WordNet | None = None,
 ) -> Chosen:
-    """Chooses the tags of a list and counts them.
+    """Chooses the tags of a list and counts them; raises UserError if none remains.
 
     Captions are read twice. The choice follows from the counts with all names; the counts that are
     returned are those with the chosen ones alone, and may be higher: a compound that is too rare to
@@ -162,9 +144,6 @@ def choose_tags(
       remove_top: how many of the most frequent tags are left out (Table 4, RmTopFreq).
       max_tags: how many of the most frequent remaining ones are kept; None for all.
       dictionary: leaves out names that are mostly not nouns; None for names that someone chose.
-
-    Raises:
-      UserError: no tag remains.
     """
     captions, counts = _count(names, read_captions(), "counting names")
     frequent = [id for id, count in counts.most_common() if count >= min_count]
@@ -192,7 +171,6 @@ def choose_tags(
 def _count(
     names: Sequence[str], captions: Iterable[str], what: str
 ) -> tuple[int, collections.Counter]:
-    """Counts captions, and those with each tag."""
     extract = TagExtractor(names, len(names))
     counts: collections.Counter = collections.Counter()
     number = 0
@@ -203,12 +181,7 @@ def _count(
 
 
 def read_captions(source: examples.Source, used: int | None = None) -> Iterator[str]:
-    """Yields the captions of a source; the first unreadable example is named in the log.
-
-    Args:
-      source: the examples.
-      used: how many captions of each, the first ones; None for all.
-    """
+    """Yields the captions of a source, or the first `used` of each example; logs broken ones."""
     broken = 0
     for shard, size in enumerate(source.shard_sizes.tolist()):
         for index in range(size):

@@ -43,15 +43,8 @@ class TagExtractor:
       includes the noun tag, we only select the compound noun tag". Which compounds are names at
       all is chosen before (`tag_counting.keep_compounds`).
 
-    Args:
-      names: the names of the tags, in the order of their ids.
-      max_tags: places in a result; if there are more tags, those with the smallest ids, which are
-        the most frequent ones, are kept.
-      wordnet: folder with corpora/wordnet.zip; None for where NLTK looks.
-
-    Raises:
-      UserError: a name has no words, two names have the same words, or WordNet is missing.
-      ValueError: `max_tags` is below 1.
+    The ids of tags are their order in `names`. If there are more than `max_tags`, those with the
+    smallest ids, which are the most frequent ones, are kept.
     """
 
     def __init__(self, names: Sequence[str], max_tags: int, wordnet: str | None = None):
@@ -132,11 +125,9 @@ class TagExtractor:
 
 
 class Tagger:
-    """Makes the fields `tags` and, if it is wanted, `true_tags` of an example.
+    """Makes the fields `tags` and, for `truth`, `true_tags` of an example.
 
-    Args:
-      extract: finds the tags.
-      truth: also gives the tags of all captions of an example, in `TRUTH_WIDTH` times the places.
+    These are the tags of all its captions, in `TRUTH_WIDTH` times the places.
     """
 
     def __init__(self, extract: TagExtractor, truth: bool = False):
@@ -146,12 +137,7 @@ class Tagger:
     def __call__(
         self, texts: Sequence[str], captions: Sequence[str]
     ) -> dict[str, Int32[np.ndarray, " t"]]:
-        """Returns the fields of an example.
-
-        Args:
-          texts: the texts that were drawn for it.
-          captions: all its captions.
-        """
+        """Returns the fields of an example, from the texts that were drawn and all its captions."""
         tags = self._extract(texts)
         if not self._truth:
             return {"tags": tags}

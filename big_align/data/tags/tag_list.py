@@ -22,27 +22,16 @@ MAKE = "python -m big_align.tools.build_tags makes one"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TagList:
-    """Tags, the most frequent first; the id of a tag is its position.
+    """Tags, the most frequent first; the id of a tag is its position."""
 
-    Attributes:
-      path: the file, for messages.
-      names: what each tag is called, in lower case.
-      counts: captions of the corpus that have the tag.
-      weights: the weights of the tags in the recognition loss (IDEA eq. 2), see `weigh`.
-      tokens: the ids of each name as it is inside a text, after a space, padded with 0.
-      token_mask: which of `tokens` are real.
-      tokenizer: the fingerprint of what made `tokens`.
-      removed: the names of more frequent tags that were left out.
-    """
-
-    path: str
-    names: tuple[str, ...]
-    counts: Int64[np.ndarray, " c"]
-    weights: Float[np.ndarray, " c"]
-    tokens: Int32[np.ndarray, "c m"]
-    token_mask: Bool[np.ndarray, "c m"]
-    tokenizer: str
-    removed: tuple[str, ...] = ()
+    path: str  # the file, for messages
+    names: tuple[str, ...]  # in lower case
+    counts: Int64[np.ndarray, " c"]  # captions of the corpus that have the tag
+    weights: Float[np.ndarray, " c"]  # in the recognition loss (IDEA eq. 2), see `weigh`
+    tokens: Int32[np.ndarray, "c m"]  # of each name inside a text, after a space, padded with 0
+    token_mask: Bool[np.ndarray, "c m"]  # which of `tokens` are real
+    tokenizer: str  # the fingerprint of what made `tokens`
+    removed: tuple[str, ...] = ()  # more frequent tags that were left out
 
     def __len__(self) -> int:
         return len(self.names)
@@ -53,12 +42,10 @@ class TagList:
         return fingerprint(self.names)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Checks that the tokens are those of a vocabulary; the length of texts may be another.
+        """Raises UserError if the tokens are those of another vocabulary.
 
-        A tokenizer without a fingerprint, as `check` has, knows no vocabulary and passes.
-
-        Raises:
-          UserError: the list was made for another vocabulary.
+        The length of texts may be another. A tokenizer without a fingerprint, as `check` has, knows
+        no vocabulary and passes.
         """
         outside = int(self.tokens.max(initial=0))
         if 0 < tokenizer.vocab_size <= outside:
@@ -93,12 +80,6 @@ def weigh(counts: Sequence[int]) -> Float[np.ndarray, " c"]:
 
     The paper does not give their scale. Here their mean is 1, so that a weighted loss has the same
     size as the plain one, whatever the corpus and the length of the list.
-
-    Args:
-      counts: captions with each tag, at least 1.
-
-    Returns:
-      float32, of mean 1.
     """
     weights = np.asarray(counts, np.float64) ** -0.5
     return (weights / weights.mean()).astype(np.float32)
@@ -108,15 +89,8 @@ def tokenize_names(names: Sequence[str], tokenizer: Tokenizer) -> list[list[int]
     """Returns the ids of names, without those that the tokenizer puts at the ends of every text.
 
     They are the ids after a space, which RoBERTa's tokenizer makes part of a word: without it, the
-    names of a text would run together.
-
-    Args:
-      names: the names of tags.
-      tokenizer: its ids for "" are at the start and end of every text. Names with its
-        `unknown_id`, if it has one, are those that it cannot express.
-
-    Raises:
-      UserError: the tokenizer cannot express a name, or cuts it off.
+    names of a text would run together. Names with the tokenizer's `unknown_id`, if it has one, are
+    those that it cannot express, which is a UserError.
     """
     text, mask = tokenizer(["", *(f" {name}" for name in names)])
     ends, *rows = (ids[real].tolist() for ids, real in zip(text, mask, strict=True))
@@ -157,41 +131,16 @@ def make_tag_list(
     removed: Sequence[str] = (),
     path: str = "",
 ) -> TagList:
-    """Makes a tag list.
-
-    Args:
-      names: the names of the tags, the most frequent first.
-      counts: captions with each.
-      tokenizer: the model's tokenizer.
-      removed: names of more frequent tags that were left out.
-      path: where it will be, for messages.
-
-    Raises:
-      UserError: there is no tag, or the tokenizer cannot express one.
-    """
+    """Makes a tag list of names and counts, the most frequent first, for a model's tokenizer."""
     if not names:
         raise UserError(f"tag list {path}: has no tag; lower the least count, or remove fewer tags")
-    tokens, token_mask = pad_tokens(tokenize_names(names, tokenizer))
-    return TagList(
-        path,
-        tuple(names),
-        np.array(counts, np.int64),
-        weigh(counts),
-        tokens,
-        token_mask,
-        tokenizer.fingerprint,
-        tuple(removed),
-    )
+    padded = pad_tokens(tokenize_names(names, tokenizer))
+    numbers = np.array(counts, np.int64), weigh(counts)
+    return TagList(path, tuple(names), *numbers, *padded, tokenizer.fingerprint, tuple(removed))
 
 
 def write_tag_list(tags: TagList, path: str, made_by: dict[str, Any]) -> None:
-    """Writes a tag list as JSON, one tag per line.
-
-    Args:
-      tags: the list.
-      path: the file to write.
-      made_by: what it was made from and how, for readers of the file.
-    """
+    """Writes a tag list as JSON, one tag per line; `made_by` tells readers of its making."""
     rows = zip(tags.names, tags.counts, tags.weights, tags.tokens, tags.token_mask, strict=True)
     entries = [
         {
@@ -202,26 +151,14 @@ def write_tag_list(tags: TagList, path: str, made_by: dict[str, Any]) -> None:
         }
         for name, count, weight, tokens, mask in rows
     ]
-    head = {
-        "format": FORMAT,
-        "tokenizer": tags.tokenizer,
-        "made_by": made_by,
-        "removed": tags.removed,
-    }
+    head = {"format": FORMAT, "tokenizer": tags.tokenizer, "made_by": made_by}
+    head |= {"removed": tags.removed}
     text = format_json(head, {"tags": entries})
     write_whole(path, text.encode(errors="backslashreplace"))  # names of files may be in Latin-1
 
 
 def read_tag_list(path: str) -> TagList:
-    """Reads a tag list.
-
-    Args:
-      path: a file that `build_tags` wrote.
-
-    Raises:
-      UserError: the file is missing, not JSON, of another format or without tags, or a tag lacks a
-        field, occurs twice, or has an invalid count, weight or token.
-    """
+    """Reads a tag list that `build_tags` wrote; a UserError says what is wrong with it."""
     try:
         content = read_json(path, "tag list ")
     except FileNotFoundError as error:
@@ -253,7 +190,6 @@ def read_tag_list(path: str) -> TagList:
 
 
 def _find_fault(entry: Any) -> str:
-    """Returns what is wrong with a tag of a file, or "" if nothing is."""
     if not isinstance(entry, dict):
         return f"is {str(entry)[:40]!r}: it needs a name, a count, a weight and tokens"
     lacks = [field for field in ("name", "count", "weight", "tokens") if field not in entry]

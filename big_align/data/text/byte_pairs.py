@@ -46,7 +46,6 @@ def merge_pieces(pieces: list[str], ranks: Mapping[tuple[str, str], int]) -> lis
 
 
 def _join_pair(pieces: list[str], pair: tuple[str, str]) -> list[str]:
-    """Joins every occurrence of a pair, from the left."""
     merged: list[str] = []
     for piece in pieces:
         if merged and (merged[-1], piece) == pair:
@@ -58,12 +57,9 @@ def _join_pair(pieces: list[str], pair: tuple[str, str]) -> list[str]:
 
 @functools.cache
 def character_class(*categories: str) -> str:
-    """Writes some of Unicode's categories as the inside of a character class.
+    """Writes categories of Unicode, by how their names begin, as the inside of a character class.
 
-    The standard library's patterns have no classes for Unicode's letters and numbers.
-
-    Args:
-      categories: beginnings of their names, such as "L" for every kind of letter.
+    The standard library's patterns have no classes for Unicode's letters ("L") and numbers.
     """
     ranges: list[list[str]] = []
     for character in map(chr, range(sys.maxunicode + 1)):
@@ -79,15 +75,9 @@ def character_class(*categories: str) -> str:
 class BytePairTokenizer(abc.ABC):
     """Splits a text into words, and each into pieces: start, pieces, end, then padding.
 
-    Args:
-      ids: the id of each piece, in their order.
-      pairs: the pairs of pieces that are merged, the first ones first.
-      length: ids per text; a longer one keeps its first pieces and the end.
-      frame: the ids of the start, of the end and of padding.
-      mark: the ending of the last piece of a word.
-
-    Raises:
-      ValueError: the length is below 3.
+    The first pairs of pieces are merged first. A text longer than `length` ids keeps its first
+    pieces and the end. The frame is the ids of the start, of the end and of padding, and the mark
+    the ending of the last piece of a word.
     """
 
     def __init__(
@@ -107,7 +97,6 @@ class BytePairTokenizer(abc.ABC):
         self.vocab_size = len(ids)
 
     def __call__(self, texts: Sequence[str]) -> Ids:
-        """Returns ids and which of them are real."""
         start, end, pad = self._frame
         text = np.full((len(texts), self.length), pad, np.int32)
         text_mask = np.zeros(text.shape, bool)

@@ -10,11 +10,7 @@ FEW, MANY = 16, 16_384  # examples that are looked at, for faults and for langua
 
 
 def find_caption_fault(source: examples.Source) -> str:
-    """Looks at a few examples, spread evenly, without reading images.
-
-    Returns:
-      What is wrong, in one line, if none of them has a caption that can be used; else "".
-    """
+    """Says in a line what is wrong if none of a few examples has a usable caption; else ""."""
     places, first = ShardOffsets(source.shard_sizes).spread(FEW), ""
     for place in places:
         try:
@@ -30,26 +26,12 @@ def find_caption_fault(source: examples.Source) -> str:
 
 
 def count_languages(source: examples.Source) -> collections.Counter:
-    """Counts the captions of each language in up to `MANY` examples, without reading images.
-
-    Args:
-      source: the examples; broken ones are skipped.
-
-    Returns:
-      How many captions have each language, in the order in which examples have them; captions
-      without a language are not counted.
-    """
+    """Counts captions by language, in order of appearance, in up to `MANY` examples."""
     return _count(source)[0]
 
 
 def count_mixed_languages(source: examples.Source) -> collections.Counter:
-    """Counts the captions of each language, for sources with several languages per example.
-
-    The result is that of `count_languages`.
-
-    Raises:
-      UserError: captions have no languages, or no example has captions in two.
-    """
+    """Counts languages as `count_languages` does; UserError if no example has captions in two."""
     counts, mixed = _count(source)
     if not counts:
         raise UserError(

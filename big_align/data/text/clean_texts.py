@@ -42,10 +42,6 @@ def clean_for_bert(text: str, lowercase: bool) -> str:
     by itself. Else it is composed (NFC), the form of the encyclopedia that cased models were
     trained on. White space of any kind becomes spaces. Published tokenizers delete some of it
     instead (zero-width spaces, vertical tabs), which joins the words beside it.
-
-    Args:
-      text: any text.
-      lowercase: whether case and accents are dropped.
     """
     if text.isascii() and text.isprintable():
         return text.lower() if lowercase else text

@@ -89,19 +89,11 @@ def clean_text(text: str) -> str:
 
 
 def list_merges(path: str, vocabulary: str | None = None) -> list[tuple[str, str]]:
-    """Reads CLIP's merges.
+    """Reads CLIP's merges, pairs of pieces, of which earlier ones are merged first.
 
-    Args:
-      path: the published gzipped text, the same as plain text (`merges.txt`), or a
-        `tokenizer.json` of transformers.
-      vocabulary: a `vocab.json` or `tokenizer.json` whose ids are compared, if there is one.
-
-    Returns:
-      Pairs of pieces; earlier ones are merged first.
-
-    Raises:
-      ValueError: the file is missing or is not such a list, or it gives pieces other ids than
-        CLIP's, which follow from the merges.
+    They are the published gzipped text, the same as plain text (`merges.txt`), or a
+    `tokenizer.json` of transformers. The ids of this one, or of a given vocabulary, are compared
+    with CLIP's, which follow from the merges. ValueError says what is wrong.
     """
     pairs = [tuple(line.split()) for line in read_merges(path, PUBLISHED)[:NUM_MERGES]]
     if len(pairs) != NUM_MERGES or any(len(pair) != 2 for pair in pairs):

@@ -17,20 +17,12 @@ UNREADABLE = (OSError, EOFError, zlib.error, LookupError, TypeError, AttributeEr
 
 
 def read_ids(path: str, special: Sequence[str], published: str) -> dict[str, int]:
-    """Reads a vocabulary.
+    """Reads a vocabulary, ids by piece in their order, from a disk, a bucket or a package.
 
-    Args:
-      path: a text with one piece per line, from id 0 on; or JSON (`.json`), the ids by piece or a
-        `tokenizer.json` of transformers. It may be in a bucket or in a package.
-      special: the pieces that it must have.
-      published: where to get such a file, for messages.
-
-    Returns:
-      Ids by piece, in their order, from 0 on.
-
-    Raises:
-      ValueError: the file is missing or is none of these, lacks a special token, or its ids are
-        not the numbers from 0 on, each once: an embedding would be another piece's.
+    It is a text with one piece per line, from id 0 on; or JSON (`.json`), the ids by piece or a
+    `tokenizer.json` of transformers. ValueError says what is wrong and where to get a published
+    one: a special token is missing, or ids are not the numbers from 0 on, each once, and an
+    embedding would be another piece's.
     """
     path = locate(path)
     try:
@@ -52,12 +44,7 @@ def read_ids(path: str, special: Sequence[str], published: str) -> dict[str, int
 
 
 def check_ids(ids: Sequence[tuple[str, Any]], where: str) -> dict[str, int]:
-    """Returns ids by piece in their order; raises ValueError unless they are 0, 1, ..., each once.
-
-    Args:
-      ids: pieces with their ids.
-      where: the file, for messages.
-    """
+    """Returns ids by piece in order; raises ValueError unless they are 0, 1, ..., each once."""
     pieces: dict[int, str] = {}
     for piece, number in ids:
         fits = type(number) is int and 0 <= number < len(ids)
@@ -80,18 +67,11 @@ def check_ids(ids: Sequence[tuple[str, Any]], where: str) -> dict[str, int]:
 
 
 def read_merges(path: str, published: str) -> list[str]:
-    """Reads merges as they are written, without the version line above them.
+    """Reads merges: two pieces with a space between them, the first merge first.
 
-    Args:
-      path: text with one merge per line, maybe gzipped, or a `tokenizer.json` of transformers; it
-        may be in a bucket or in a package.
-      published: what to get if the file is missing, for the message.
-
-    Returns:
-      Two pieces with a space between them, the first merge first.
-
-    Raises:
-      ValueError: the file is missing or is none of these.
+    They are a text with one merge per line, perhaps below the version and perhaps gzipped, or in a
+    `tokenizer.json` of transformers; in a bucket, a package or elsewhere. ValueError says what is
+    wrong.
     """
     path = locate(path)
     try:

@@ -65,29 +65,12 @@ def _words(letters: str, numbers: str) -> re.Pattern[str]:
 
 
 def read_vocabulary(path: str) -> dict[str, int]:
-    """Reads RoBERTa's vocabulary: ids by piece, special tokens included.
-
-    Args:
-      path: a `vocab.json`, which gives every piece its id, or a `tokenizer.json` of transformers.
-
-    Raises:
-      ValueError: `read_ids` refuses it.
-    """
+    """Reads RoBERTa's `vocab.json` or `tokenizer.json`: ids by piece, special tokens included."""
     return read_ids(path, (START, PAD, END, UNKNOWN), PUBLISHED)
 
 
 def list_merges(path: str) -> list[tuple[str, str]]:
-    """Reads RoBERTa's merges.
-
-    Args:
-      path: a `merges.txt` or a `tokenizer.json` of transformers.
-
-    Returns:
-      Pairs of pieces; earlier ones are merged first.
-
-    Raises:
-      ValueError: the file is missing or is not such a list.
-    """
+    """Reads RoBERTa's `merges.txt` or `tokenizer.json`: pairs, earlier ones are merged first."""
     pairs = [tuple(line.split(" ")) for line in read_merges(path, PUBLISHED)]
     for number, pair in enumerate(pairs, start=1):
         if len(pair) != 2 or not all(pair):

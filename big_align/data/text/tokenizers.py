@@ -8,7 +8,7 @@ Those that do not know every word have `unknown_id`, which stands for what they 
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,16 +19,8 @@ from big_align.data import tensorflow_on_cpu
 from big_align.data.labels.classes import read_classes
 from big_align.data.text.byte_pairs import Ids
 from big_align.data.text.clean_texts import clean_for_bert
-from big_align.data.text.clip_tokenizer import ClipTokenizer
+from big_align.data.text.clip_tokenizer import ClipTokenizer as ClipTokenizer
 from big_align.data.text.piece_files import read_ids
-
-__all__ = [
-    "ClassNameTokenizer",
-    "ClipTokenizer",
-    "Tokenizer",
-    "WordPieceTokenizer",
-    "WordTokenizer",
-]
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PUBLISHED = "python -m big_align.tools.build_vocab makes a vocabulary"
@@ -85,7 +77,6 @@ class WordTokenizer:
         return [words[id] for id in ids]
 
     def __call__(self, texts: Sequence[str]) -> Ids:
-        """Returns ids and which of them are real."""
         text = np.zeros((len(texts), self.length), np.int32)
         for row, given in zip(text, texts, strict=True):
             ids = [2]
@@ -149,11 +140,7 @@ class ClassNameTokenizer:
         return [self._phrases[id] for id in ids]
 
     def __call__(self, texts: Sequence[str]) -> Ids:
-        """Returns labels, all of which are real.
-
-        Raises:
-          UserError: a text is not a class, or is a name that several classes have.
-        """
+        """Returns labels, all real; UserError if a text is not a class, or is a name of several."""
         for text in texts:
             if compose(text) not in self._ids:
                 raise UserError(
@@ -179,11 +166,7 @@ class NoTokenizer:
         self.length = length
 
     def __call__(self, texts: Sequence[str]) -> Ids:
-        """Returns arrays without rows.
-
-        Raises:
-          UserError: there is a text.
-        """
+        """Returns arrays without rows; raises UserError if there is a text."""
         if len(texts):
             raise UserError(
                 f"config.tokenizer.name = 'none' makes no ids of texts as {texts[0]!r}: set "
@@ -221,8 +204,14 @@ class WordPieceTokenizer:
         places = {piece: number for number, piece in enumerate(pieces)}
         self._pad, self._start, self._end = (places[t] for t in ("[PAD]", "[CLS]", "[SEP]"))
         self.unknown_id = places["[UNK]"]
+        self._tf = tensorflow_on_cpu.load()
+        import tensorflow_text
+
         try:
-            self._tokenize = _make_tensorflow_tokenizer(pieces, lowercase)
+            with self._tf.device("CPU"):  # its own lower case folds more than BERT's, as ß to ss
+                self._tokenizer = tensorflow_text.FastBertTokenizer(
+                    vocab=pieces, token_out_type=self._tf.int32
+                )
         except RuntimeError as error:  # such as a piece of more than 256 bytes
             reason = tell_in_a_line(error)
             raise ValueError(f"vocabulary: {vocabulary!r} cannot be used: {reason}") from error
@@ -232,8 +221,10 @@ class WordPieceTokenizer:
         return [self.vocabulary[id] for id in ids]
 
     def __call__(self, texts: Sequence[str]) -> Ids:
-        """Returns ids and which of them are real."""
-        pieces, starts = self._tokenize(texts)
+        cleaned = [clean_for_bert(text, self.lowercase) for text in texts]
+        with self._tf.device("CPU"):
+            ragged = self._tokenizer.tokenize(self._tf.constant(cleaned, self._tf.string))
+        pieces, starts = ragged.values.numpy(), ragged.row_splits.numpy()
         counts = np.minimum(np.diff(starts), self.length - 2)[:, None]
         column = np.arange(self.length)[None, :]
         text_mask = column < counts + 2
@@ -245,34 +236,6 @@ class WordPieceTokenizer:
         return text, text_mask
 
 
-def _make_tensorflow_tokenizer(pieces: list[str], lowercase: bool) -> Any:
-    """Makes a function from texts to flat ids and where each text starts, [n + 1]."""
-    tf = tensorflow_on_cpu.load()
-    import tensorflow_text
-
-    with tf.device("CPU"):  # its own way to lower case folds more than BERT's, such as ß to ss
-        tokenizer = tensorflow_text.FastBertTokenizer(vocab=pieces, token_out_type=tf.int32)
-
-    def tokenize(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        given = [clean_for_bert(text, lowercase) for text in texts]
-        with tf.device("CPU"):
-            ragged = tokenizer.tokenize(tf.constant(given, tf.string))
-        return ragged.values.numpy(), ragged.row_splits.numpy()
-
-    return tokenize
-
-
 def list_wordpieces(vocabulary: str) -> list[str]:
-    """Reads a WordPiece vocabulary.
-
-    Args:
-      vocabulary: a file with one piece per line, or a `tokenizer.json` of transformers; it may be
-        in a bucket, or in a package (`package_files.locate`).
-
-    Returns:
-      Pieces in the order of their ids.
-
-    Raises:
-      ValueError: `read_ids` refuses it.
-    """
+    """Reads a WordPiece vocabulary, the pieces in the order of their ids (`read_ids`)."""
     return list(read_ids(vocabulary, SPECIAL_TOKENS[:4], PUBLISHED))

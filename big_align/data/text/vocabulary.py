@@ -12,14 +12,7 @@ from big_align.core.progress import make_bar
 from big_align.core.whole_files import write_whole
 from big_align.data import files, listing, tensorflow_on_cpu
 from big_align.data.examples import strip
-from big_align.data.text import tokenizers
-from big_align.data.text.word_counts import (
-    LONGEST_WORD,
-    Characters,
-    TextCounts,
-    choose_characters,
-    find_lone_characters,
-)
+from big_align.data.text import tokenizers, word_counts
 
 COVERAGE = 0.9999
 """The share of all characters that a vocabulary spells by default."""
@@ -33,18 +26,11 @@ MEASURED = 4096  # words tokenized by one call
 
 @dataclasses.dataclass(frozen=True)
 class Learned:
-    """A vocabulary that was learned.
+    """A vocabulary that was learned."""
 
-    Attributes:
-      pieces: the special tokens, single characters, then longer pieces.
-      characters: which single characters there are, and which are missing.
-      long_words: how many words, each counted as often as it occurs, have more than `LONGEST_WORD`
-        bytes: these stay unknown.
-    """
-
-    pieces: list[str]
-    characters: Characters
-    long_words: int
+    pieces: list[str]  # the special tokens, single characters, then longer pieces
+    characters: word_counts.Characters  # which single characters there are, and which are missing
+    long_words: int  # occurrences of words that stay unknown, with more than `LONGEST_WORD` bytes
 
 
 def check_settings(size: int, coverage: float) -> None:
@@ -52,36 +38,27 @@ def check_settings(size: int, coverage: float) -> None:
     special = len(tokenizers.SPECIAL_TOKENS)
     if size <= special:
         raise UserError(f"size is {size}; it must be above the {special} special tokens")
-    choose_characters({}, coverage)
+    word_counts.choose_characters({}, coverage)
 
 
 def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COVERAGE) -> Learned:
     """Learns the pieces that cover words best (Schuster & Nakajima 2012, tensorflow-text).
 
-    Every character that is kept is a piece, at the beginning of a word and inside it; so words
-    of these characters are never unknown. Punctuation and Chinese characters are words of their
-    own, so they take one piece each.
-
-    Args:
-      counts: how often each word occurs.
-      size: the largest number of pieces, including special tokens.
-      coverage: the share of all characters that can be spelled (`choose_characters`).
-
-    Returns:
-      The vocabulary; a text with few words gives fewer pieces than `size`.
-
-    Raises:
-      UserError: there are no words, a value is out of range, or the size does not hold the special
-        tokens and the characters.
+    Every character that is kept (`choose_characters`) is a piece, at the beginning of a word and
+    inside it; so words of these characters are never unknown. Punctuation and Chinese characters
+    are words of their own, so they take one piece each. The size, which few words do not reach,
+    includes special tokens.
     """
     check_settings(size, coverage)
     special = list(tokenizers.SPECIAL_TOKENS)
     if not counts:
         raise UserError("there are no words to learn from")
-    words = {word: n for word, n in counts.items() if len(word.encode()) <= LONGEST_WORD}
+    words = {
+        word: n for word, n in counts.items() if len(word.encode()) <= word_counts.LONGEST_WORD
+    }
     long_words = sum(counts.values()) - sum(words.values())
-    characters = choose_characters(words, coverage)
-    lone = find_lone_characters(characters.kept)
+    characters = word_counts.choose_characters(words, coverage)
+    lone = word_counts.find_lone_characters(characters.kept)
     single = sorted(characters.kept)
     single += [f"##{character}" for character in single if character not in lone]
     if (needed := len(special) + len(single)) > size:
@@ -153,30 +130,18 @@ def _bound_threshold(words: Sequence[tuple[str, int]], count: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Spelling:
-    """How a vocabulary spells the texts of a language.
-
-    Attributes:
-      texts: how many there are.
-      length: pieces of a text on average, without the special ones.
-      unknown: the share of [UNK] among the pieces.
-    """
+    """How a vocabulary spells the texts of a language."""
 
     texts: int
-    length: float
-    unknown: float
+    length: float  # pieces of a text on average, without the special ones
+    unknown: float  # the share of [UNK] among the pieces
 
 
 def measure_spelling(
-    vocabulary: str, counts: Mapping[str, TextCounts], lowercase: bool = True
+    vocabulary: str, counts: Mapping[str, word_counts.TextCounts], lowercase: bool = True
 ) -> dict[str, Spelling]:
-    """Measures how a vocabulary spells the texts that were counted, language by language.
-
-    Args:
-      vocabulary: the file.
-      counts: the counts of each language, from `count_texts`.
-      lowercase: as in `count_texts`.
-    """
-    tokenizer = tokenizers.WordPieceTokenizer(vocabulary, LONGEST_WORD + 2, lowercase)
+    """Measures how a vocabulary in a file spells the texts that `count_texts` counted."""
+    tokenizer = tokenizers.WordPieceTokenizer(vocabulary, word_counts.LONGEST_WORD + 2, lowercase)
     found = {}
     for language, counted in counts.items():
         pieces = unknown = 0
@@ -198,11 +163,7 @@ def write_vocabulary(pieces: list[str], path: str) -> None:
 
 
 def read_lines(paths: str) -> Iterator[str]:
-    """Yields the lines of text files (globs, braces, comma lists) that are not empty.
-
-    Raises:
-      ValueError: nothing is found.
-    """
+    """Yields the lines of text files (globs, braces, comma lists) that are not empty."""
     for path in listing.expand_paths(paths):
         yield from read_file(path)
 

@@ -18,12 +18,7 @@ LONGEST_WORD = 100
 
 @dataclasses.dataclass
 class TextCounts:
-    """What the texts of a language have.
-
-    Attributes:
-      texts: how many there are.
-      words: how often each word occurs.
-    """
+    """How many texts of a language there are, and how often they have each word."""
 
     texts: int = 0
     words: collections.Counter = dataclasses.field(default_factory=collections.Counter)
@@ -32,12 +27,7 @@ class TextCounts:
 def count_texts(texts: Iterable[str], lowercase: bool = True) -> dict[str, TextCounts]:
     """Counts words as BERT's basic tokenizer splits them, and therefore as WordPieceTokenizer does.
 
-    Args:
-      texts: those with a language (`examples.Caption`) are counted with its others.
-      lowercase: whether case and accents are dropped.
-
-    Returns:
-      The counts of each language, by its name; "" has the texts without one.
+    The counts are by language (`examples.Caption`); "" has the texts without one.
     """
     split = _make_splitter(lowercase)
     counts: dict[str, TextCounts] = {}
@@ -71,13 +61,6 @@ def weigh_languages(
     A word of a language with n_l texts is counted p_l / n_l times, with p_l ~ n_l^(1/T)
     (`share_by_temperature`), divided by the least of these weights: no word is counted less often
     than it occurs, and with T = 1 none more often.
-
-    Args:
-      counts: the counts of each language.
-      temperature: T.
-
-    Raises:
-      UserError: the temperature is not above 0.
     """
     texts = {language: found.texts for language, found in counts.items()}
     shares = share_by_temperature(texts, temperature)
@@ -92,31 +75,18 @@ def weigh_languages(
 
 @dataclasses.dataclass(frozen=True)
 class Characters:
-    """The characters of texts, the most frequent first.
+    """The characters of texts, the most frequent first."""
 
-    Attributes:
-      kept: those that a vocabulary has.
-      dropped: the rarer others.
-      share: the fraction of all characters that `kept` make up.
-    """
-
-    kept: tuple[str, ...]
-    dropped: tuple[str, ...]
-    share: float
+    kept: tuple[str, ...]  # those that a vocabulary has
+    dropped: tuple[str, ...]  # the rarer others
+    share: float  # the fraction of all characters that `kept` make up
 
 
 def choose_characters(words: Mapping[str, int], coverage: float) -> Characters:
     """Chooses the fewest characters that make up a share of all characters of some words.
 
     This is the character coverage of SentencePiece (Kudo & Richardson 2018). Among equally frequent
-    characters, those that come first in Unicode come first.
-
-    Args:
-      words: how often each occurs.
-      coverage: the share, above 0 and at most 1.
-
-    Raises:
-      UserError: the share is out of range.
+    characters, those that come first in Unicode come first. `words` says how often each occurs.
     """
     if not 0 < coverage <= 1:
         raise UserError(f"character_coverage is {coverage:g}; it must be above 0 and at most 1")
@@ -134,10 +104,7 @@ def choose_characters(words: Mapping[str, int], coverage: float) -> Characters:
 
 
 def find_lone_characters(characters: Sequence[str]) -> set[str]:
-    """Finds the characters that BERT's splitting makes words of their own, wherever they occur.
-
-    They are punctuation and Chinese characters.
-    """
+    """Finds what BERT always makes words of their own: punctuation and Chinese characters."""
     if not characters:
         return set()
     framed = [f"a{character}a" for character in characters]

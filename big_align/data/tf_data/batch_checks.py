@@ -35,17 +35,10 @@ REMEDIES = {
 
 
 def check_spec(spec: Any, expected: Row, rows: int, where: str) -> None:
-    """Checks the fields of a data set, their types and their shapes.
+    """Raises UserError about the first field of a data set that is missing or wrong.
 
-    Args:
-      spec: `dataset.element_spec`.
-      expected: the shape and the type of each field without the batch's axis, as the config has
-        them; `image` may be a float instead.
-      rows: rows of a batch of this process.
-      where: the place in the config that names the pipeline, for messages.
-
-    Raises:
-      UserError: a field is wrong; the message names the first, and what would be right.
+    `spec` is `dataset.element_spec`, and `expected` the shape and the type of each field without
+    the batch's axis, as the config has them; `image` may be a float instead.
     """
     tf = tensorflow_on_cpu.load()
     if not isinstance(spec, Mapping):
@@ -100,11 +93,7 @@ def _check_field(
 
 
 def check_rows(batch: HostBatch, rows: int, where: str) -> None:
-    """Checks how many rows a batch has, which a data set may not say beforehand.
-
-    Raises:
-      UserError: the number is wrong.
-    """
+    """Checks how many rows a batch has, which a data set may not say beforehand."""
     for name, array in batch.items():
         if len(array) != rows:
             raise UserError(
@@ -140,24 +129,14 @@ MEANINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a model can take.
+    """What a model can take."""
 
-    Attributes:
-      counts: how many ids, classes, tags and clusters there are, by field; fields that are left out
-        have no upper limit.
-      colors: what a model that is given floats takes for black and for white.
-    """
-
-    counts: Mapping[str, int]
-    colors: tuple[float, float]
+    counts: Mapping[str, int]  # ids, classes, tags and clusters, by field; no limit without one
+    colors: tuple[float, float]  # the floats that a model takes for black and for white
 
 
 def check_numbers(batch: HostBatch, limits: Limits, where: str) -> None:
-    """Checks the fields of numbers of a batch; it takes microseconds.
-
-    Raises:
-      UserError: a number is out of range; the message names it.
-    """
+    """Checks that the numbers of a batch are in range; it takes microseconds."""
     for name, lowest in LOWEST.items():
         array = batch.get(name)
         if array is None or not array.size:
@@ -171,11 +150,7 @@ def check_numbers(batch: HostBatch, limits: Limits, where: str) -> None:
 
 
 def check_first(batch: HostBatch, limits: Limits, where: str) -> None:
-    """Checks more of a first batch: its colors, and that there is something to learn from.
-
-    Raises:
-      UserError: the images are not what the model takes, or all rows are empty.
-    """
+    """Checks more of a first batch: its colors, and that there is something to learn from."""
     if not (real := batch["mask"]).any():
         raise UserError(
             f"{where}: mask is False in all rows of the first batch, so none would be trained on; "

@@ -1,5 +1,6 @@
 """A `tf.data.Dataset` of batches as the trainer takes its data."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -11,14 +12,7 @@ from typing import Any
 from big_align.core.errors import UserError
 from big_align.core.regular_files import read_regular
 from big_align.data import tensorflow_on_cpu
-from big_align.data.tf_data.batch_checks import (
-    Limits,
-    check_first,
-    check_numbers,
-    check_rows,
-    check_spec,
-    complete_batch,
-)
+from big_align.data.tf_data import batch_checks
 from big_align.data.workers.batch_memory import HostBatch, Row
 
 ATTRIBUTE = "big_align_facts"
@@ -26,24 +20,14 @@ ATTRIBUTE = "big_align_facts"
 
 @dataclasses.dataclass(frozen=True)
 class DatasetFacts:
-    """What a pipeline may report to the trainer besides its batches.
+    """What a pipeline may report to the trainer besides its batches."""
 
-    Attributes:
-      num_examples: the number of examples of all processes; None if it is not known.
-      sizes: a text for each part of the examples that differs if their order does.
-      shards: what each shard is called and holds; the same in every process.
-      epochs: maps a step to how many times the examples were passed through before it, by the names
-        under which that is logged.
-      broken: returns how many examples this process has found broken.
-      error: returns what Python code has raised inside the data set, or None.
-    """
-
-    num_examples: int | None = None
-    sizes: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    shards: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    epochs: Callable[[int], dict[str, float]] = lambda step: {}
-    broken: Callable[[], int] = lambda: 0
-    error: Callable[[], Exception | None] = lambda: None
+    num_examples: int | None = None  # of all processes; None if it is not known
+    sizes: Mapping[str, str] = dataclasses.field(default_factory=dict)  # differ if the order does
+    shards: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the same everywhere
+    epochs: Callable[[int], dict[str, float]] = lambda step: {}  # passes before a step, by name
+    broken: Callable[[], int] = lambda: 0  # known to this process
+    error: Callable[[], Exception | None] = lambda: None  # raised by Python code inside
 
 
 def attach_facts(dataset: Any, facts: DatasetFacts) -> Any:
@@ -57,32 +41,16 @@ def facts_of(dataset: Any) -> DatasetFacts:
     return getattr(dataset, ATTRIBUTE, DatasetFacts())
 
 
-SAVED = "pipeline"
-"""The name under which a checkpoint holds the state of a data set."""
-
-POSITION = "iterator"
-"""The name of the files that hold the position of an iterator."""
-STEP = "step"
-"""The name of the file that holds the step of a position."""
+SAVED = "pipeline"  # the name under which a checkpoint holds the state of a data set
+POSITION, STEP = "iterator", "step"  # files of an iterator's position, and of its step
 
 
-class DatasetLoader:
+class DatasetLoader(contextlib.AbstractContextManager):
     """The batches of this process, from a data set that can begin at any step.
 
-    Args:
-      make: maps a step to the `tf.data.Dataset` whose first batch is that of the step.
-      expected: the shape and the type of each field of a batch, without the batch's axis.
-      rows: rows of a batch of this process.
-      batch_size: rows of the global batch.
-      where: the place in the config that names the data set, for messages.
-      limits: what the model can take of each field.
-
-    Attributes:
-      batch_size: rows of the global batch.
-      saved: what a checkpoint holds of it, by name.
-
-    Raises:
-      UserError: the data set cannot be made, or its batches cannot be trained on.
+    `make` maps a step to the `tf.data.Dataset` whose first batch is that of the step. Batches have
+    `rows` rows of the global batch, with the expected shapes and types without the batch's axis,
+    and values within the limits. Messages name the place in the config that names the data set.
     """
 
     saved: Mapping[str, Any] = types.MappingProxyType({})
@@ -94,7 +62,7 @@ class DatasetLoader:
         rows: int,
         batch_size: int,
         where: str,
-        limits: Limits,
+        limits: batch_checks.Limits,
     ):
         self.batch_size = batch_size
         self._make, self._expected, self._rows, self._where = make, expected, rows, where
@@ -132,11 +100,7 @@ class DatasetLoader:
         return batches.peek()
 
     def iterate(self, start_step: int) -> Iterator[HostBatch]:
-        """Yields the batches from a step on.
-
-        Raises:
-          UserError: the data set ends, has an error, or makes a batch of another size.
-        """
+        """Yields the batches from a step on."""
         return self._begin(start_step)
 
     def list_examples(self, step: int) -> list[str]:
@@ -146,9 +110,6 @@ class DatasetLoader:
     def close(self) -> None:
         """Ends the work ahead, as soon as nothing holds an iterator."""
         self._ahead = None
-
-    def __enter__(self) -> "DatasetLoader":
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -162,7 +123,6 @@ class DatasetLoader:
         return self._start(step)
 
     def _open(self, step: int) -> Any:
-        """Makes the data set that begins at a step, and checks it."""
         tf = tensorflow_on_cpu.load()
         dataset = self._make(step)
         if not isinstance(dataset, tf.data.Dataset):
@@ -170,7 +130,7 @@ class DatasetLoader:
                 f"{self._where} returns a {type(dataset).__name__}; it must return a "
                 "tf.data.Dataset of batches"
             )
-        check_spec(dataset.element_spec, self._expected, self._rows, self._where)
+        batch_checks.check_spec(dataset.element_spec, self._expected, self._rows, self._where)
         return dataset
 
     def _start(self, step: int) -> "_Batches":
@@ -183,11 +143,7 @@ class DatasetLoader:
 class SavedDatasetLoader(DatasetLoader):
     """The batches of this process, from a data set whose iterator is saved with the state.
 
-    Args:
-      given: as in `DatasetLoader`; `make` is always called with step 0.
-
-    Raises:
-      UserError: as in `DatasetLoader`, or TensorFlow cannot save the iterator.
+    The arguments are those of `DatasetLoader`; `make` is always called with step 0.
     """
 
     def __init__(self, *given: Any):
@@ -234,13 +190,9 @@ class SavedDatasetLoader(DatasetLoader):
 
 
 class _Batches(Iterator[HostBatch]):
-    """An iterator over a data set that can be peeked at, saved and restored.
+    """An iterator over a data set that can be peeked at, saved and restored."""
 
-    Attributes:
-      count: batches that were taken.
-    """
-
-    def __init__(self, dataset: Any, rows: int, limits: Limits, where: str):
+    def __init__(self, dataset: Any, rows: int, limits: batch_checks.Limits, where: str):
         self._iterator = dataset.as_numpy_iterator()
         self._error = facts_of(dataset).error
         self._rows, self._limits, self._where = rows, limits, where
@@ -295,11 +247,11 @@ class _Batches(Iterator[HostBatch]):
             if cause := self._error():
                 raise cause from error
             raise UserError(f"{self._where}: {_first_line(error)}") from error
-        check_rows(batch, self._rows, self._where)
-        batch = complete_batch(batch, self._rows)
-        check_numbers(batch, self._limits, self._where)
+        batch_checks.check_rows(batch, self._rows, self._where)
+        batch = batch_checks.complete_batch(batch, self._rows)
+        batch_checks.check_numbers(batch, self._limits, self._where)
         if not self.count:
-            check_first(batch, self._limits, self._where)
+            batch_checks.check_first(batch, self._limits, self._where)
         return batch
 
 

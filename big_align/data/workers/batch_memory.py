@@ -26,15 +26,10 @@ Row = dict[str, tuple[tuple[int, ...], Any]]
 
 @dataclasses.dataclass(frozen=True)
 class BatchLayout:
-    """Where the arrays of a batch lie in its block.
+    """Where the arrays of a batch lie in its block."""
 
-    Attributes:
-      fields: the offset in bytes, the shape and the type of each array.
-      size: bytes of a block, in whole pages.
-    """
-
-    fields: dict[str, tuple[int, tuple[int, ...], Any]]
-    size: int
+    fields: dict[str, tuple[int, tuple[int, ...], Any]]  # the offset in bytes, shape and type
+    size: int  # bytes of a block, in whole pages
 
     @classmethod
     def of(cls, row: Row, rows: int) -> "BatchLayout":
@@ -58,14 +53,8 @@ class BatchLayout:
 class BatchMemory:
     """Blocks of memory for batches, as many as there are batches at a time.
 
-    Args:
-      layout: the layout of every batch.
-      keep: free blocks that are kept; the memory of others goes back to the system.
-      shared: whether the blocks lie in a file in memory that other processes can map.
-
-    Attributes:
-      layout: the layout of every batch.
-      count: blocks so far; they are numbered.
+    Free blocks beyond `keep` give their memory back to the system. Shared ones lie in a file in
+    memory that other processes can map.
     """
 
     def __init__(self, layout: BatchLayout, keep: int, shared: bool):
@@ -95,7 +84,9 @@ class BatchMemory:
         with self._lock:
             while self._free.qsize() > self._keep:
                 self._returned.append(self._free.get())
-                self._give_back(self._blocks[self._returned[-1]])
+                advice = getattr(mmap, "MADV_REMOVE" if self._file else "MADV_DONTNEED", None)
+                if advice is not None:  # the memory goes back to the system
+                    self._blocks[self._returned[-1]].madvise(advice)
             try:
                 number = self._free.get_nowait()
             except queue.Empty:
@@ -119,11 +110,6 @@ class BatchMemory:
         self._blocks.append(block)
         return number
 
-    def _give_back(self, block: mmap.mmap) -> None:
-        advice = getattr(mmap, "MADV_REMOVE" if self._file else "MADV_DONTNEED", None)
-        if advice is not None:
-            block.madvise(advice)
-
 
 class _Lease:
     """Holds a block while an array refers to it: NumPy keeps this as the base of every view."""
@@ -131,21 +117,12 @@ class _Lease:
     def __init__(self, block: mmap.mmap):
         address = np.frombuffer(block, np.uint8).ctypes.data
         self._block = block
-        self.__array_interface__ = {
-            "shape": (len(block),),
-            "typestr": "|u1",
-            "data": (address, False),
-            "version": 3,
-        }
+        described = {"shape": (len(block),), "typestr": "|u1", "version": 3}
+        self.__array_interface__ = described | {"data": (address, False)}
 
 
 class MappedBatches:
-    """The shared blocks of another process.
-
-    Args:
-      descriptor: the descriptor of the file.
-      layout: the layout of every batch.
-    """
+    """The shared blocks of another process, in the file of a descriptor."""
 
     def __init__(self, descriptor: int, layout: BatchLayout):
         self._descriptor, self._layout = descriptor, layout

@@ -22,11 +22,7 @@ class ChannelClosed(Exception):
 
 
 class Channel:
-    """A connection that carries objects.
-
-    Args:
-      descriptor: one end of a pair of sockets; it is closed with the channel.
-    """
+    """A connection that carries objects: one end of a pair of sockets, which is closed with it."""
 
     def __init__(self, descriptor: int):
         self._connection = Connection(descriptor)
@@ -52,22 +48,11 @@ class Channel:
         self.send(ERROR, _make_portable(error))
 
     def close(self) -> None:
-        """Closes this end."""
         self._connection.close()
 
 
 def order(channel: Channel, job: tuple[Any, ...], staying: Sequence[Any]) -> None:
-    """Makes the process do a job, and answers its calls meanwhile.
-
-    Args:
-      channel: to the process.
-      job: what `serve` hands to its function.
-      staying: the objects that it may call, by number.
-
-    Raises:
-      Exception: what the job raised.
-      ChannelClosed: the process has ended.
-    """
+    """Makes the process do a job, and answers its calls to what stayed; raises what it raised."""
     channel.send(*job)
     while True:
         kind, *content = channel.receive()
@@ -106,12 +91,7 @@ _CURRENT = threading.local()
 
 
 class Remote:
-    """In a process: represents an object that stayed with the parent, and calls it there.
-
-    Args:
-      number: the number of the object.
-      attributes: the attributes that are known here.
-    """
+    """In a process: represents an object that stayed with the parent, and calls it there."""
 
     def __init__(self, number: int, attributes: dict[str, Any]):
         self.__dict__.update(attributes)

@@ -23,7 +23,7 @@ CACHE = type(functools.cache(len))  # these types have no public names
 
 
 def pack(content: Any, staying: Sequence[Any], remote: Callable[..., Any]) -> Any:
-    """Pickles an object for processes.
+    """Pickles an object for processes, into a file in memory, which `unpack` reads.
 
     Beyond what pickle supports, locks are made again in the processes, caches
     (`functools.lru_cache`) start empty there, and memory-mapped arrays are mapped again.
@@ -34,12 +34,6 @@ def pack(content: Any, staying: Sequence[Any], remote: Callable[..., Any]) -> An
         attributes)`, with the index in this list and the public attributes that are numbers or
         texts.
       remote: a class or function that can be imported.
-
-    Returns:
-      A file in memory, which `unpack` reads.
-
-    Raises:
-      UserError: something cannot be pickled; the message says what.
     """
     buffers: list[pickle.PickleBuffer] = []
     data = io.BytesIO()
@@ -74,11 +68,7 @@ def unpack(descriptor: int) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """Also pickles objects that hold caches, locks and mapped arrays.
-
-    Attributes:
-      last: the class of the object that was begun last, for messages.
-    """
+    """Also pickles what holds caches, locks and mapped arrays; `last` is the class begun last."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
 """Processes that write into batches: Python's lock keeps one process to a few cores."""
 
-import contextlib
 import os
 import queue
 import signal
@@ -8,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from big_align.data.workers.batch_memory import BatchMemory
@@ -33,17 +32,9 @@ class RowProcesses:
     """Processes that fill rows of batches; they end when they are closed or when this one dies.
 
     They are new interpreters: a fork of this process would have the locks of its threads, of JAX
-    and TensorFlow, in the state they were in at that moment.
-
-    Args:
-      filler: has `fill(batch, ...)`; it is pickled, see `parcel.pack`.
-      memory: the memory of the batches, which is shared.
-      count: how many processes.
-      threads: jobs that each does at a time.
-      staying: objects within `filler` that stay here and are called here.
-
-    Raises:
-      UserError: `filler` cannot be pickled.
+    and TensorFlow, in the state they were in at that moment. The filler has `fill(batch, ...)`; it
+    is pickled (`parcel.pack`), but for objects that stay and are called here. The memory is shared.
+    Each process does as many jobs at a time as it has threads.
     """
 
     def __init__(
@@ -72,21 +63,12 @@ class RowProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the processes."""
         return [process.child.pid for process in self._processes]
 
     def fill(self, number: int, *arguments: Any) -> None:
-        """Calls `fill` in a process; waits for one that is idle.
+        """Calls `fill` of a batch, by the number of its block, in a process; waits for an idle one.
 
-        A process that has ended is started again, and the rows are made again.
-
-        Args:
-          number: the number of the batch's block.
-          *arguments: the arguments of `fill` after the batch.
-
-        Raises:
-          Exception: what `fill` raised.
-          RuntimeError: processes end over these rows, again and again.
+        A process that has ended is started again, and the rows are made again, a few times.
         """
         process, thread = self._idle.get()
         try:
@@ -138,24 +120,18 @@ class _Process:
         here, there = zip(*(socket.socketpair() for _ in range(self._threads)), strict=True)
         passed = [*self._descriptors, *(end.fileno() for end in there)]
         path = os.pathsep.join(each or os.getcwd() for each in sys.path)
-        with _signals_held():
+        # a process inherits which signals are blocked; the parent handles these for it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
             child = subprocess.Popen(
                 [sys.executable, "-m", "big_align.data.workers.worker", *map(str, passed)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=passed,
                 env={**ENVIRONMENT, **os.environ, "PYTHONPATH": path},
             )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for end in there:
             end.close()
         # The channels first: a thread that sees a new process must see its channels.
         self.channels, self.child = [Channel(end.detach()) for end in here], child
-
-
-@contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    """Blocks signals that the parent handles: a process that starts now inherits that."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

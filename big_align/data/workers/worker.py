@@ -12,14 +12,7 @@ from big_align.data.workers.parcel import unpack
 
 
 def run(memory: int, parcel: int, life: int, channels: list[int]) -> None:
-    """Serves the parent until it closes its end of `life`, or dies.
-
-    Args:
-      memory: descriptor of the shared batches.
-      parcel: descriptor of what fills them.
-      life: descriptor of a pipe that nobody writes to.
-      channels: descriptors of the sockets that bring jobs, one a thread.
-    """
+    """Serves the parent's sockets until it closes its end of the pipe `life`, or dies."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when to end
         signal.signal(number, signal.SIG_IGN)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # stdout belongs to the parent
@@ -29,7 +22,6 @@ def run(memory: int, parcel: int, life: int, channels: list[int]) -> None:
 
 
 def _start(memory: int, parcel: int, channels: list[int]) -> None:
-    """Unpacks what fills batches and serves every channel."""
     try:
         layout, filler = unpack(parcel)
         batches = MappedBatches(memory, layout)

@@ -31,32 +31,20 @@ QUALITY = 95  # of JPEG, if photographs are resized
 
 
 class Flickr8k(NamedTuple):
-    """The content of the archive.
+    """The content of the archive."""
 
-    Attributes:
-      folder: the folder of the photographs.
-      captions: the captions of each photograph, by its file name, in the order of the archive.
-      splits: the file names of each split, sorted.
-      left_out: how many captions are of photographs that the archive lacks by mistake.
-    """
-
-    folder: str
-    captions: dict[str, list[str]]
-    splits: dict[str, list[str]]
-    left_out: int
+    folder: str  # of the photographs
+    captions: dict[str, list[str]]  # of each photograph, by file name, in the archive's order
+    splits: dict[str, list[str]]  # the file names of each split, sorted
+    left_out: int  # captions of photographs that the archive lacks by mistake
 
 
 def read_archive(folder: str) -> Flickr8k:
-    """Reads captions and splits.
+    """Reads captions and splits; raises UserError if a file or a photograph is missing or wrong.
 
-    Args:
-      folder: holds the photographs in a folder with a name in `IMAGES`, the captions in
-        `Flickr8k.token.txt` or, as from Kaggle, `captions.txt`, and the lists of the splits, in it
-        or in folders in it.
-
-    Raises:
-      UserError: a file is missing or not as it should be, a caption belongs to no photograph, or a
-        photograph of a split is missing, is in two splits or has no caption.
+    The folder holds the photographs in a folder with a name in `IMAGES`, the captions in
+    `Flickr8k.token.txt` or, as from Kaggle, `captions.txt`, and the lists of the splits, in it or
+    in folders in it.
     """
     images = _find(folder, IMAGES, "the folder of photographs (Flickr8k_Dataset.zip)")
     source = _find(folder, (TOKENS, TABLE), "the captions (Flickr8k_text.zip)")
@@ -107,7 +95,6 @@ def _find_fault(
 
 
 def _read_captions(path: str) -> Iterator[tuple[int, str, str]]:
-    """Yields the line, photograph and text of each caption."""
     bad = BadLines(path)
     if os.path.basename(path) == TABLE:
         rows = read_rows(read_text_lines(bad), ",", bad)
@@ -137,20 +124,7 @@ def _split_tokens(bad: BadLines) -> Iterator[tuple[int, str, str]]:
 def write_shards(
     archive: Flickr8k, output: str, side: int | None, shard_size: int
 ) -> dict[str, list[str]]:
-    """Writes the shards of all splits: `train-00000.tar`, `dev-00000.tar`, `test-00000.tar`.
-
-    Args:
-      archive: its content.
-      output: the folder.
-      side: pixels of width and height, to which photographs are resized; None keeps the files.
-      shard_size: the most examples of a shard.
-
-    Returns:
-      The paths of the shards of each split.
-
-    Raises:
-      UserError: a photograph cannot be decoded, or the folder has other shards.
-    """
+    """Writes the shards of all splits, with photographs resized to a side; returns their paths."""
     paths = {}
     for split, names in archive.splits.items():
         count = shards.count_shards(len(names), shard_size)

@@ -35,16 +35,7 @@ Corpus = Inputs | TextFiles
 
 
 def find_corpus(path: str, kind: str | None, arguments: tuple[str, ...]) -> Corpus:
-    """Finds the files of captions.
-
-    Args:
-      path: files or a folder; globs, braces and comma lists, local or remote.
-      kind: of source; None recognizes it by the path.
-      arguments: other fields of the source, each "NAME=VALUE".
-
-    Raises:
-      UserError: there is nothing, or the path does not say what is there.
-    """
+    """Finds the files of captions, as `find_inputs` finds pairs."""
     if (texts := find_text_files(path, kind)) is not None:
         return TextFiles(tuple(texts))
     try:
@@ -54,14 +45,7 @@ def find_corpus(path: str, kind: str | None, arguments: tuple[str, ...]) -> Corp
 
 
 def count_words(corpus: Corpus, lowercase: bool, folder: str, options: PipelineOptions) -> None:
-    """Counts on Beam, and leaves the counts in a folder.
-
-    Args:
-      corpus: the captions.
-      lowercase: whether case and accents are dropped.
-      folder: that all workers can write to.
-      options: Beam's.
-    """
+    """Counts on Beam, and leaves the counts in a folder that all workers can write to."""
     with beam.Pipeline(options=options) as pipeline:
         (
             pipeline
@@ -80,11 +64,7 @@ def count_words(corpus: Corpus, lowercase: bool, folder: str, options: PipelineO
 
 
 def read_counts(folder: str) -> dict[str, TextCounts]:
-    """Reads what `count_words` left: the counts of each language, as `count_texts` returns them.
-
-    Raises:
-      UserError: no example has a caption.
-    """
+    """Reads what `count_words` left: the counts of each language, as `count_texts` returns them."""
     counts: dict[str, TextCounts] = collections.defaultdict(TextCounts)
     broken = 0
     for name in storage.list_names(folder):
@@ -103,7 +83,6 @@ def read_counts(folder: str) -> dict[str, TextCounts]:
 
 
 def _list_pieces(file: int, corpus: Corpus) -> list[Stretch]:
-    """Returns the pieces of work of a file."""
     if isinstance(corpus, TextFiles):
         return [Stretch(file, 0, 0)]
     return list_stretches(file, FileRows(corpus.open(file)).count)
