@@ -14,7 +14,7 @@ import big_align
 from big_align import weights
 from big_align.use.inference.loaded_model import LoadedModel
 from big_align.weights import jax_export_format
-from big_align.weights.encoders import Encoders
+from big_align.weights.encoders import ModelVerbs
 from tests.weights.test_native_format import NODES, SIZE, make_pretrained, make_tokenizer
 
 ROWS = 5
@@ -48,9 +48,12 @@ def draw_inputs(name: str, pretrained: weights.Pretrained) -> tuple[np.ndarray, 
 
 def embed(name: str, pretrained: weights.Pretrained, *inputs: np.ndarray) -> np.ndarray:
     """Embeds by the model itself."""
-    encoders = Encoders(pretrained)
-    encode = encoders.embed_image if name == "encode_image" else encoders.embed_text
-    return np.asarray(jax.jit(encode)(pretrained.variables, *map(jnp.asarray, inputs)))
+    verbs, variables = ModelVerbs(pretrained), dict(pretrained.variables)
+    encode, fields = verbs.embed_text, ("text", "text_mask")
+    if name == "encode_image":
+        encode, fields = verbs.embed_image, ("image",)
+    batch = dict(zip(fields, map(jnp.asarray, inputs), strict=True))
+    return np.asarray(jax.jit(encode)(variables.pop("params"), variables, batch))
 
 
 def read_programs(folder: pathlib.Path) -> dict[str, jax.export.Exported]:
