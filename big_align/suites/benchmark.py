@@ -106,9 +106,7 @@ class Benchmark:
     def classes(self) -> ClassList:
         """Returns the classes in the order of the labels, with their templates.
 
-        Raises:
-          UserError: the benchmark has no classes, or they are in the data
-            (`opening.read_class_list`).
+        Those that are in the data are read by `opening.read_class_list`.
         """
         if self.class_list is None:
             raise UserError(f"{self.name} has no class list of the package")
@@ -127,11 +125,7 @@ class Benchmark:
 
 @functools.lru_cache(maxsize=256)
 def take_classes(name: str, subset: tuple[int, ...] | None) -> ClassList:
-    """Returns the classes at given positions of a list of the package, or all classes for None.
-
-    Raises:
-      UserError: there is no such list, or a position is out of range.
-    """
+    """Returns the classes at given positions of a list of the package, or all classes for None."""
     classes = read_classes(name)
     if subset is None:
         return classes

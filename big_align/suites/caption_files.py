@@ -16,42 +16,22 @@ LINES_FOLDERS = ("", "/images", "/../flickr30k-images", "/../flickr30k/flickr30k
 
 
 def read_karpathy(path: str, splits: str) -> TableSource:
-    """Makes a source of some splits of Karpathy's `dataset_*.json`.
-
-    Args:
-      path: the file; the images are relative to its folder.
-      splits: the file's names of the splits, separated by commas: "train,restval".
-
-    Raises:
-      UserError: it is not such a file, has none of these splits, or the images are missing.
-    """
+    """Makes a source of some splits of Karpathy's `dataset_*.json`, as in "train,restval"."""
     images, folder = list_karpathy(path, splits)
     rows = [Row(0, image.path, [], [text for _, text in image.captions]) for image in images]
     return TableSource(path, folder, rows, True)
 
 
 class KarpathyImage(NamedTuple):
-    """An image of Karpathy's files.
-
-    Attributes:
-      name: the name of its file.
-      path: where the file is in the folder of images.
-      captions: its texts, each after its id, which is None if there are none.
-    """
+    """An image of Karpathy's files."""
 
     name: str
-    path: str
-    captions: list[tuple[int | None, str]]
+    path: str  # where the file is in the folder of images
+    captions: list[tuple[int | None, str]]  # each after its id, if there are any
 
 
 def list_karpathy(path: str, splits: str, ids: bool = False) -> tuple[list[KarpathyImage], str]:
-    """Lists the images of some splits, and finds their folder; as `read_karpathy`.
-
-    Args:
-      path: the file.
-      splits: the splits, separated by commas.
-      ids: whether captions must have ids.
-    """
+    """Lists the images of some splits, and finds their folder; `ids` requires ids of captions."""
     found, wanted = read_json(path), splits.split(",")
     try:
         images = [
@@ -82,13 +62,7 @@ def list_karpathy(path: str, splits: str, ids: bool = False) -> tuple[list[Karpa
 def read_lines(folder: str, path: str, captions: str) -> TableSource:
     """Makes a source from a file with one image per line and files with one caption for each.
 
-    Args:
-      folder: folder that the files of captions are relative to.
-      path: the file with the names of the images.
-      captions: pattern of the files of captions; each adds one caption to each image.
-
-    Raises:
-      UserError: there is no such file, the numbers of lines differ, or the images are missing.
+    The files of captions are a pattern, relative to the folder.
     """
     names = _lines(path)
     pattern = f"{glob.escape(folder)}/{captions}"
@@ -109,15 +83,7 @@ def read_lines(folder: str, path: str, captions: str) -> TableSource:
 
 
 def read_crossmodal(path: str, language: str) -> TableSource:
-    """Makes a source from Crossmodal-3600's `captions.jsonl` in one language.
-
-    Args:
-      path: the file; the images are in the folder `images` next to it.
-      language: the language, as named in the file.
-
-    Raises:
-      UserError: it is not such a file, or has no captions in this language.
-    """
+    """Makes a source from Crossmodal-3600's `captions.jsonl` in one language."""
     rows = list(_crossmodal_rows(path, language))
     folder = path.rpartition("/")[0]
     if not rows:
@@ -126,17 +92,7 @@ def read_crossmodal(path: str, language: str) -> TableSource:
 
 
 def find_folder(path: str, folder: str, places: Sequence[str], image: str) -> str:
-    """Finds the folder with the images that a file names.
-
-    Args:
-      path: path of the file, for error messages.
-      folder: folder that contains the file.
-      places: where images may be, relative to the folder.
-      image: name of the first image.
-
-    Raises:
-      UserError: it is in none of these places.
-    """
+    """Returns the first of some places, relative to a folder, with an image that a file names."""
     tried = [f"{folder}{place}" for place in places]
     for candidate in tried:
         there = f"{candidate}/{image}"
@@ -145,7 +101,7 @@ def find_folder(path: str, folder: str, places: Sequence[str], image: str) -> st
         except (OSError, ValueError):
             continue
         return candidate
-    raise UserError(f"the image {image} of {path} is in none of {', '.join(tried)}")
+    raise UserError(f"{path} needs {image}, which is in none of {', '.join(tried)}")
 
 
 def _crossmodal_rows(path: str, language: str) -> Iterator[Row]:

@@ -23,12 +23,8 @@ FEW = "_1k"
 class Suite:
     """Data sets that a paper measures together.
 
-    Attributes:
-      names: the benchmarks.
-      measure: the number of each that the paper averages: "score", that of its own metric; or
-        "accuracy", of all that have classes.
-      templates: texts with {} in place of a class name, by benchmark; empty if the paper has those
-        that each data set is published with.
+    It averages a number of each, its "score" by its own metric, or the "accuracy" of all that have
+    classes. Without templates it has those that each data set is published with.
     """
 
     names: tuple[str, ...]
@@ -37,14 +33,7 @@ class Suite:
 
 
 def read_benchmark(name: str) -> Benchmark:
-    """Returns a benchmark of the package.
-
-    Args:
-      name: one of `names()`.
-
-    Raises:
-      UserError: there is no benchmark with this name; the message suggests the nearest.
-    """
+    """Returns a benchmark of the package; an error suggests the nearest name."""
     if name not in _files_of_names():
         raise UserError(f"there is no benchmark {name!r}{suggest(name, names())}")
     return _make_benchmark(name)
@@ -62,11 +51,7 @@ def suites() -> dict[str, str]:
 
 @functools.cache
 def read_suite(name: str) -> Suite:
-    """Returns a suite.
-
-    Raises:
-      UserError: there is no suite with this name; the message suggests the nearest.
-    """
+    """Returns a suite; an error suggests the nearest name."""
     if name not in _read_suites():
         raise UserError(f"there is no suite {name!r}{suggest(name, list(_read_suites()))}")
     content = _read_suites()[name]
@@ -85,14 +70,7 @@ def read_suite(name: str) -> Suite:
 def choose_texts(wanted: Iterable[str]) -> dict[str, tuple[str, ...] | None]:
     """Returns the benchmarks that names stand for, with the templates that their suites have.
 
-    Args:
-      wanted: as in `expand`.
-
-    Returns:
-      Templates by benchmark; None for those that the data set is published with.
-
-    Raises:
-      UserError: a name is unknown, or a data set is wanted with two kinds of templates.
+    None stands for the templates that a data set is published with.
     """
     chosen: dict[str, tuple[str, ...] | None] = {}
     for name in wanted:
@@ -110,11 +88,7 @@ def choose_texts(wanted: Iterable[str]) -> dict[str, tuple[str, ...] | None]:
 def expand(wanted: Iterable[str]) -> list[str]:
     """Lists the benchmarks in the given suites, data sets and benchmarks, each once.
 
-    Args:
-      wanted: names; that of a multilingual data set means all of its languages.
-
-    Raises:
-      UserError: a name is unknown; the message suggests the nearest.
+    The name of a multilingual data set means all of its languages.
     """
     found: dict[str, None] = {}
     for name in wanted:

@@ -15,17 +15,7 @@ CLASS_NAMES = "classnames.txt"
 
 
 def bind_labels(source: examples.Source, layout: Layout, root: str, name: str) -> tuple[int, ...]:
-    """Returns the class of each label of a source, after comparing the names of the labels.
-
-    Args:
-      source: a source in the layout.
-      layout: a layout with an order.
-      root: the folder of the data set.
-      name: name of the benchmark, for error messages.
-
-    Raises:
-      UserError: the source names other classes, in another order, or not all of them.
-    """
+    """Returns the class of each label of a source, after comparing the names of the labels."""
     order, own = layout.order or (), layout.own_names
     named_beside = layout.kind in ("clip_benchmark", "shards")
     found = _read_class_names(root, name) if named_beside else source.class_names
@@ -42,17 +32,7 @@ def bind_labels(source: examples.Source, layout: Layout, root: str, name: str) -
 
 
 def match_whole(found: Sequence[str], own: Sequence[str], where: str, name: str) -> list[int]:
-    """Returns the index among a layout's names for each name that was found.
-
-    Args:
-      found: names of folders, or of a file beside the data.
-      own: the names that there must be.
-      where: location of the data, for error messages.
-      name: name of the benchmark, for error messages.
-
-    Raises:
-      UserError: a name is not one of them, or one of them is missing.
-    """
+    """Returns the index among a layout's names for each name found; none of them may be missing."""
     places = match_names(found, ClassList.from_names(own), where, name).tolist()
     missing = sorted(set(range(len(own))) - set(places))
     if missing:
@@ -64,16 +44,7 @@ def match_whole(found: Sequence[str], own: Sequence[str], where: str, name: str)
 
 
 def check_captions(source: examples.Source, least: int, name: str) -> None:
-    """Checks the captions of some examples.
-
-    Args:
-      source: a source with captions.
-      least: least number of captions per image.
-      name: name of the benchmark, for error messages.
-
-    Raises:
-      UserError: an image has fewer, or several captions are joined in one text.
-    """
+    """Checks that some examples have enough captions, and not several joined in one text."""
     offsets = ShardOffsets(source.shard_sizes)
     count = min(CHECKED, offsets.count)
     for number in range(count):

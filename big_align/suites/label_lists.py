@@ -12,12 +12,7 @@ from big_align.data.table_lines import BadLines, read_text_lines
 def read_label_list(path: str, names: Sequence[str]) -> ListedSource:
     """Makes a source from a file whose lines are `1025794 707-320`: an image and its class.
 
-    Args:
-      path: the list; the images are in `images/1025794.jpg` next to it.
-      names: names of the classes; a label is an index into them.
-
-    Raises:
-      UserError: the list cannot be read, names an unknown class, or names no image.
+    The image is `images/1025794.jpg` next to the file; a label is an index into the names.
     """
     places = {normalize_name(name): place for place, name in enumerate(names)}
     bad = BadLines(path)

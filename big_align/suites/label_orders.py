@@ -13,11 +13,7 @@ Order = tuple[tuple[str, ...] | None, tuple[int, ...]]
 
 
 def find_subset(class_list: str, wanted: Sequence[str | int]) -> tuple[int, ...]:
-    """Returns the positions in a class list of classes given as names, ids or positions.
-
-    Raises:
-      ValueError: one matches no class of the list, or several.
-    """
+    """Returns the positions in a class list of classes given as names, ids or positions."""
     return _find_places(wanted, read_classes(class_list), class_list)
 
 
@@ -33,9 +29,6 @@ def read_order(labels: Any, class_list: str, subset: tuple[int, ...] | None) -> 
         "unnamed" for the classes in order.
       class_list: class list of the benchmark.
       subset: the positions in it that count; None for all.
-
-    Raises:
-      ValueError: an entry matches no class, or several.
     """
     classes = take_classes(class_list, subset)
     if isinstance(labels, str):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import glob
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from absl import logging
@@ -36,21 +36,9 @@ def open_split(
 ) -> examples.Source:
     """Opens a split of a benchmark in the first of its layouts that exists; decodes no image.
 
-    It warns if the test images are not as many as the data set has.
-
-    Args:
-      benchmark: the data set.
-      split: "train", "validation" or "test".
-      folder: folder with the data of all benchmarks, each in a folder with its layout's name.
-      index_dir: a folder that keeps scans of shards for the next start.
-
-    Returns:
-      A source whose labels are positions in `benchmark.classes()`, or in `read_class_list`.
-
-    Raises:
-      MissingData: the data are missing.
-      UserError: there is no such split, or the data do not match the layout: label names or their
-        order differ, or there are fewer captions per image.
+    It warns if the test images are not as many as the data set has. The folder has the data of all
+    benchmarks, each in a folder with its layout's name; labels are positions in
+    `benchmark.classes()`, or in `read_class_list`.
     """
     if benchmark.task in JUDGED:
         raise UserError(f"{benchmark.name} is opened by judged.layouts.open_judged")
@@ -65,28 +53,11 @@ def open_split(
 
 
 def find_layout(benchmark: Benchmark, split: str, folder: str) -> "FoundLayout":
-    """Finds the first layout of a benchmark that has files of a split.
-
-    Args:
-      benchmark: the data set.
-      split: "train", "validation" or "test".
-      folder: folder with the data of all benchmarks.
-
-    Raises:
-      MissingData: the data are missing.
-      UserError: there is no such split.
-    """
+    """Finds the first layout of a benchmark that has files of a split."""
     if split not in benchmark.splits:
         known = ", ".join(benchmark.splits)
         raise UserError(f"{benchmark.name} has no split {split!r}; it has {known}")
-    folder = folder.rstrip("/") or "/"
-    tried = []
-    for layout in benchmark.layouts:
-        for root, pattern in _list_places(layout, split, folder):
-            tried.append(f"{root}/{pattern}".removeprefix(f"{folder}/"))
-            if _glob(root, pattern):
-                return FoundLayout(layout, layout.splits[split], folder, root)
-    raise MissingData(_explain_absence(benchmark, split, folder, tried))
+    return _find_files(benchmark, [split], folder.rstrip("/") or "/")[0]
 
 
 def open_validation(
@@ -95,15 +66,6 @@ def open_validation(
     """Opens the images that settings are chosen by, if they are where the training images are.
 
     In another layout the same images may be among those to train on.
-
-    Args:
-      benchmark: the data set.
-      folder: folder with the data of all benchmarks, as for `open_split`.
-      index_dir: a folder that keeps scans of shards for the next start.
-
-    Raises:
-      MissingData: the training images are missing.
-      UserError: as for `open_split`.
     """
     train = find_layout(benchmark, "train", folder)
     for root, pattern in _list_places(train.layout, "validation", train.folder):
@@ -147,16 +109,6 @@ def read_class_list(
     Their descriptions are those of FOLDER/descriptions/LIST.json, if it is there, which
     `descriptions.read_descriptions` reads: such as the class list that the tool `describe_classes`
     makes of the list of the package that the benchmark has.
-
-    Args:
-      benchmark: the data set.
-      folder: folder with the data of all benchmarks.
-      word_net: the dictionary that names ids; None for the one that NLTK finds.
-
-    Raises:
-      MissingData: the data that name the classes are missing.
-      UserError: an id is not one of WordNet's, or WordNet is missing; or descriptions cannot be
-        read.
     """
     folder = folder.rstrip("/")
     if not benchmark.wordnet:
@@ -171,19 +123,12 @@ def read_class_list(
 
 
 class FoundLayout(NamedTuple):
-    """The location of a layout, and the split that is meant.
-
-    Attributes:
-      layout: the layout that was found.
-      split: its name of the split.
-      folder: folder of all benchmarks.
-      root: the folder of the data set.
-    """
+    """The location of a layout, and the split that is meant."""
 
     layout: Layout
-    split: str
-    folder: str
-    root: str
+    split: str  # the layout's name of it
+    folder: str  # of all benchmarks
+    root: str  # of the data set
 
     @property
     def path(self) -> str:
@@ -211,10 +156,20 @@ def _glob(root: str, pattern: str) -> list[str]:
     return listing.find(f"{glob.escape(root)}/{pattern}")
 
 
-def _explain_absence(benchmark: Benchmark, split: str, folder: str, tried: list[str]) -> str:
-    return (
-        f"{benchmark.name}: the split {split} is not in {folder} (looked for {', '.join(tried)}); "
-        f"get it: {benchmark.get}"
+def _find_files(
+    benchmark: Benchmark, splits: Sequence[str], folder: str
+) -> tuple[FoundLayout, list[str]]:
+    """Returns the first layout that has files of the first split that exists, and the files."""
+    tried = []
+    for split in splits:
+        for layout in benchmark.layouts:
+            for root, pattern in _list_places(layout, split, folder):
+                tried.append(f"{root}/{pattern}".removeprefix(f"{folder}/"))
+                if found := _glob(root, pattern):
+                    return FoundLayout(layout, layout.splits[split], folder, root), found
+    raise MissingData(
+        f"{benchmark.name}: the split {splits[0]} is not in {folder} (looked for "
+        f"{', '.join(tried)}); get it: {benchmark.get}"
     )
 
 
@@ -307,11 +262,5 @@ def _list_texts(layout: Layout) -> dict[str, str | None]:
 
 def _list_ids(benchmark: Benchmark, folder: str) -> tuple[str, ...]:
     """Lists the WordNet ids that are folders of the first split that exists."""
-    split, places = benchmark.splits[0], []
-    for one in benchmark.splits:
-        for layout in benchmark.layouts:
-            for root, pattern in _list_places(layout, one, folder):
-                places.append(f"{root}/{pattern}".removeprefix(f"{folder}/"))
-                if found := _glob(root, pattern):
-                    return tuple(path.rstrip("/").rpartition("/")[2] for path in found)
-    raise MissingData(_explain_absence(benchmark, split, folder, places))
+    _, paths = _find_files(benchmark, benchmark.splits, folder)
+    return tuple(path.rstrip("/").rpartition("/")[2] for path in paths)

@@ -49,15 +49,7 @@ RULES: dict[str, Callable[[Any], int]] = {
 
 
 class RuledSource(TFDSSource):
-    """Examples of a prepared TensorFlow data set, with a label made by a rule.
-
-    Args:
-      dataset: name of the data set.
-      split: a split or a part of it.
-      data_dir: folder in which it was prepared.
-      rule: one of `RULES`.
-      index_dir: a folder that keeps the scans for the next start.
-    """
+    """Examples of a prepared TensorFlow data set, with a label made by one of `RULES`."""
 
     def __init__(
         self, dataset: str, split: str, data_dir: str, rule: str, index_dir: str | None = None

@@ -23,77 +23,47 @@ import os
 import pathlib
 import sys
 
+from big_align.core.errors import UserError
+from big_align.core.whole_files import check_file
 from big_align.tools import command
-
-
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
-    from big_align.suites.measuring.plans import DEFAULT_TASKS, EQUAL_CLASSES, TASKS
-
-    parser = command.make_parser("benchmark", __doc__)
-    parser.add_argument("--model", help="a workdir, or a folder or file of weights")
-    parser.add_argument("--benchmarks", help="comma-separated names of data sets and suites")
-    parser.add_argument("--data", help="the folder that holds all data sets")
-    parser.add_argument("--output", help="the .csv file to write; a .json is written beside it")
-    parser.add_argument(
-        "--list", action="store_true", help="list the data sets and suites, and exit"
-    )
-    parser.add_argument(
-        "--tasks", default=",".join(DEFAULT_TASKS),
-        help=f"comma-separated tasks: {', '.join(TASKS)}; each data set takes those that fit it "
-        "(%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--cache", help="the folder for embeddings (default: OUTPUT, ending in .embeddings)"
-    )
-    parser.add_argument("--page", help="an HTML file to write, with bars beside published numbers")
-    parser.add_argument("--transform", help="image operations to apply (default: the model's own)")
-    parser.add_argument(
-        "--template", action="append",
-        help="a text with {} where the class name goes, and perhaps {description}; give it again "
-        "for more, which are averaged (default: that of a suite, of the class texts that the run "
-        "has trained, or each data set's own)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--equal_classes", choices=EQUAL_CLASSES, default=EQUAL_CLASSES[0],
-        help="what zero_shot does with classes of one text, of which CLIP's list of ImageNet has "
-        "two pairs: counts their images as wrong, or takes the first, as CLIP's paper does "
-        "(%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--shots", default="1,2,4,8,16",
-        help="comma-separated numbers of training images per class for few_shot and few_shot_text "
-        "(%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--draws", type=int, default=3,
-        help="number of random draws of the training images of both (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--batch_size", type=int, help="images per batch on each host (256; 64 on CPUs)"
-    )
-    parser.add_argument(
-        "--max_broken_fraction", type=float, default=0.01,
-        help="give up on a data set if more than this fraction of its images is broken "
-        "(%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--allow_trained", action="store_true",
-        help="also measure on data that the model was trained on",
-    )  # fmt: skip
-    parser.add_argument(
-        "--distributed", action="store_true", help="run as one of several processes, see launch/"
-    )
-    options = parser.parse_args(arguments)
-    needed = () if options.list else ("model", "benchmarks", "data", "output")
-    if missing := [f"--{name}" for name in needed if not getattr(options, name)]:
-        parser.error(f"the following arguments are required: {', '.join(missing)}")
-    return options
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options = parse_arguments(arguments)
+    from big_align.suites.measuring.plans import DEFAULT_TASKS, EQUAL_CLASSES, TASKS
+
+    parser = command.make_parser("benchmark", __doc__)
+    add = parser.add_argument
+    add("--model", help="a workdir, or a folder or file of weights")
+    add("--benchmarks", help="comma-separated names of data sets and suites")
+    add("--data", help="the folder that holds all data sets")
+    add("--output", help="the .csv file to write; a .json is written beside it")
+    add("--list", action="store_true", help="list the data sets and suites, and exit")
+    add("--tasks", default=",".join(DEFAULT_TASKS), help="comma-separated tasks: "
+        f"{', '.join(TASKS)}; each data set takes those that fit it (%(default)s)")  # fmt: skip
+    add("--cache", help="the folder for embeddings (default: OUTPUT, ending in .embeddings)")
+    add("--page", help="an HTML file to write, with bars beside published numbers")
+    add("--transform", help="image operations to apply (default: the model's own)")
+    add("--template", action="append", help="a text with {} where the class name goes, and "
+        "perhaps {description}; give it again for more, which are averaged (default: that of a "
+        "suite, of the class texts that the run has trained, or each data set's own)")  # fmt: skip
+    add("--equal_classes", choices=EQUAL_CLASSES, default=EQUAL_CLASSES[0],
+        help="what zero_shot does with classes of one text, of which CLIP's list of ImageNet has "
+        "two pairs: counts their images as wrong, or takes the first, as CLIP's paper does "
+        "(%(default)s)")  # fmt: skip
+    add("--shots", default="1,2,4,8,16", help="comma-separated numbers of training images per "
+        "class for few_shot and few_shot_text (%(default)s)")  # fmt: skip
+    add("--draws", type=int, default=3, help="random draws of these images (%(default)s)")
+    add("--batch_size", type=int, help="images per batch on each host (256; 64 on CPUs)")
+    add("--max_broken_fraction", type=float, default=0.01, help="give up on a data set if more "
+        "than this fraction of its images is broken (%(default)s)")  # fmt: skip
+    add("--allow_trained", action="store_true",
+        help="also measure on data that the model was trained on")  # fmt: skip
+    add("--distributed", action="store_true", help="run as one of several processes, see launch/")
+    options = parser.parse_args(arguments)
+    needed = () if options.list else ("model", "benchmarks", "data", "output")
+    if missing := [f"--{name}" for name in needed if not getattr(options, name)]:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
     return command.run(print_names) if options.list else command.run(measure, options)
 
 
@@ -116,7 +86,6 @@ def measure(options: argparse.Namespace) -> int:
     """Measures, and prints a table; returns 0 if something was measured and nothing failed."""
     import jax
 
-    from big_align.core.whole_files import check_file
     from big_align.data.loading.broken import check_fraction
     from big_align.parallel.distributed import agreement
     from big_align.suites.measuring import page, plans, results, runner
@@ -164,14 +133,8 @@ def read_names(
 ) -> dict[str, tuple[str, ...] | None]:
     """Returns the data sets that names stand for, with their templates.
 
-    Args:
-      text: names of data sets and suites, separated by commas.
-      templates: those of the command line, for all; None for those of the suites, if they have any.
-
-    Raises:
-      UserError: there is no name, or one is unknown, or a data set is in suites of other templates.
+    Those of the command line are for all; else suites have theirs.
     """
-    from big_align.core.errors import UserError
     from big_align.suites import catalog
 
     names = command.split_names(text)
@@ -183,12 +146,7 @@ def read_names(
 
 
 def read_templates(given: list[str] | None) -> tuple[str, ...] | None:
-    """Returns the templates of the command line, None if there are none.
-
-    Raises:
-      UserError: a template has no place for the name, or several.
-    """
-    from big_align.core.errors import UserError
+    """Returns the templates of the command line, None if there are none."""
     from big_align.data.labels import templates
 
     try:
@@ -198,13 +156,7 @@ def read_templates(given: list[str] | None) -> tuple[str, ...] | None:
 
 
 def read_numbers(text: str) -> tuple[int, ...]:
-    """Reads whole numbers above 0, separated by commas.
-
-    Raises:
-      UserError: the text is anything else.
-    """
-    from big_align.core.errors import UserError
-
+    """Reads whole numbers above 0, separated by commas."""
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise UserError(f"--shots={text} must be whole numbers from 1 on, as in 1,2,4,8,16")

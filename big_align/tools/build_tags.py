@@ -18,7 +18,6 @@ lemmatized with WordNet. A list fits only the vocabulary of its tokenizer.
 
 import argparse
 import sys
-from typing import Any
 
 from big_align.config.components import signatures, tables
 from big_align.config.components.source_flags import add_source_flags, open_captions, read_values
@@ -35,48 +34,27 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Reads the command line."""
     parser = command.make_parser("build_tags", __doc__)
     add_source_flags(parser)
-    parser.add_argument(
-        "--captions_used",
-        type=int,
-        help="maximum number of captions to use per example, the first ones (default: all)",
-    )
-    parser.add_argument(
-        "--names", help="names of possible tags: OpenImages' class descriptions, a class list of "
+    add = parser.add_argument
+    add("--captions_used", type=int, help="most captions per example, the first (default: all)")
+    add("--names", help="names of possible tags: OpenImages' class descriptions, a class list of "
         "the package, or a file: JSON, CSV, or text with one name per line (default: the nouns of "
-        "WordNet)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--ids", help="a file with one id of OpenImages per line: only their names are possible "
-        "tags (IDEA: the trainable classes, oidv6-classes-trainable.txt)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--compounds", choices=tag_counting.COMPOUNDS, default=tag_counting.COMPOUNDS[0],
+        "WordNet)")  # fmt: skip
+    add("--ids", help="a file with one id of OpenImages per line: only their names are possible "
+        "tags (IDEA: the trainable classes, oidv6-classes-trainable.txt)")  # fmt: skip
+    add("--compounds", choices=tag_counting.COMPOUNDS, default=tag_counting.COMPOUNDS[0],
         help="which compounds are possible tags, by WordNet: those without a hypernym among the "
-        "names inside them, without one among all names, or all (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--tokenizer", default="wordpiece",
-        help="the tokenizer, as in config.tokenizer.name: wordpiece, clip, roberta, words "
-        "(%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--tokenizer_argument", action="append", default=[], metavar="NAME=VALUE",
-        help="an argument of the tokenizer, such as vocabulary=vocabulary.txt; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--min_count", type=int, default=6,
-        help="minimum number of captions that a tag must occur in (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--remove_top", type=int, default=0,
-        help="number of most frequent tags to leave out, after counting (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--max_tags", type=int,
-        help="maximum number of tags to keep, the most frequent first (default: all)",
-    )  # fmt: skip
-    parser.add_argument("--output", required=True, help="the JSON file to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
+        "names inside them, without one among all names, or all (%(default)s)")  # fmt: skip
+    add("--tokenizer", default="wordpiece", help="the tokenizer, as in config.tokenizer.name: "
+        "wordpiece, clip, roberta, words (%(default)s)")  # fmt: skip
+    add("--tokenizer_argument", action="append", default=[], metavar="NAME=VALUE",
+        help="an argument of the tokenizer, such as vocabulary=vocabulary.txt; may be "
+        "repeated")  # fmt: skip
+    add("--min_count", type=int, default=6, help="how many captions a tag must be in (%(default)s)")
+    add("--remove_top", type=int, default=0,
+        help="number of most frequent tags to leave out, after counting (%(default)s)")  # fmt: skip
+    add("--max_tags", type=int, help="most tags to keep, the most frequent first (default: all)")
+    add("--output", required=True, help="the JSON file to write")
+    add("--overwrite", action="store_true", help="replace the output if it exists")
     return parser.parse_args(arguments)
 
 
@@ -87,10 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def build_tags(options: argparse.Namespace) -> None:
     """Makes the list, and prints what is in it."""
-    _check(options)
+    check_file(options.output, endings=[".json"], overwrite=options.overwrite)
+    command.check_least(options, min_count=1, remove_top=0, max_tags=1, captions_used=1)
     if options.ids and not options.names:
         raise UserError("--ids chooses among --names: give both")
-    tokenizer = _make_tokenizer(options)
+    target = signatures.lookup(options.tokenizer, tables.TOKENIZERS, "--tokenizer")
+    values = read_values(options.tokenizer_argument, "--tokenizer_argument", target)
+    tokenizer = signatures.make(target, values, "--tokenizer")
     dictionary = WordNet()
     if options.names:
         names = tag_counting.read_names(options.names, options.ids)
@@ -119,20 +100,6 @@ def build_tags(options: argparse.Namespace) -> None:
     if fewer := len(names) - len(kept):
         print(f"left out by --compounds={options.compounds}: {fewer} of {len(names)} names")
     _report(chosen, path)
-
-
-def _check(options: argparse.Namespace) -> None:
-    check_file(options.output, endings=[".json"], overwrite=options.overwrite)
-    for name, least in (("min_count", 1), ("remove_top", 0), ("max_tags", 1), ("captions_used", 1)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise UserError(f"--{name}={value} must be at least {least}")
-
-
-def _make_tokenizer(options: argparse.Namespace) -> Any:
-    target = signatures.lookup(options.tokenizer, tables.TOKENIZERS, "--tokenizer")
-    values = read_values(options.tokenizer_argument, "--tokenizer_argument", target)
-    return signatures.make(target, values, "--tokenizer")
 
 
 def _report(chosen: tag_counting.Chosen, path: str) -> None:

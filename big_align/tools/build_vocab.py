@@ -45,40 +45,22 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
     """Reads the command line; also returns the flags of the config, or of Beam."""
     parser = command.make_parser("build_vocab", __doc__, allow_abbrev=False)
     add_source_flags(parser, required=False)
-    parser.add_argument("--config", help="a config file, instead of --source")
-    parser.add_argument(
-        "--size", type=int, default=100_000, help="maximum number of pieces (%(default)s)"
-    )
-    parser.add_argument(
-        "--lowercase",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="drop case and accents; the tokenizer must do the same",
-    )
-    parser.add_argument(
-        "--character_coverage",
-        type=float,
-        default=vocabulary.COVERAGE,
+    add = parser.add_argument
+    add("--config", help="a config file, instead of --source")
+    add("--size", type=int, default=100_000, help="maximum number of pieces (%(default)s)")
+    add("--lowercase", action=argparse.BooleanOptionalAction, default=True,
+        help="drop case and accents; the tokenizer must do the same")  # fmt: skip
+    add("--character_coverage", type=float, default=vocabulary.COVERAGE,
         help="the share of all characters that pieces can spell; words with other characters are "
-        "unknown (%(default)s; 1 for every character)",
-    )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        help="count languages as if texts were drawn with p ~ n^(1/T); inf counts all "
-        "alike (default: data.language_temperature of the config, else 1, which changes nothing)",
-    )
-    parser.add_argument("--output", required=True, help="the file to write, one piece per line")
-    parser.add_argument(
-        "--runner",
-        help="count the words of --source on Apache Beam, with this runner: DirectRunner, "
-        "DataflowRunner, ... (default: count in this process)",
-    )
-    parser.add_argument(
-        "--work",
-        help="with --runner, an empty folder for counts, which every worker can write to and which "
-        "is deleted at the end (default: OUTPUT.counts)",
-    )
+        "unknown (%(default)s; 1 for every character)")  # fmt: skip
+    add("--temperature", type=float, help="count languages as if texts were drawn with "
+        "p ~ n^(1/T); inf counts all alike (default: data.language_temperature of the config, "
+        "else 1, which changes nothing)")  # fmt: skip
+    add("--output", required=True, help="the file to write, one piece per line")
+    add("--runner", help="count the words of --source on Apache Beam, with this runner: "
+        "DirectRunner, DataflowRunner, ... (default: count in this process)")  # fmt: skip
+    add("--work", help="with --runner, an empty folder for counts, which every worker can write "
+        "to and which is deleted at the end (default: OUTPUT.counts)")  # fmt: skip
     options, rest = parser.parse_known_args(arguments)
     for argument in rest:
         ours = options.config and argument.startswith("--config.")

@@ -14,39 +14,32 @@ import argparse
 import os
 import sys
 
+from big_align.core.errors import UserError
 from big_align.tools import command
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     parser = command.make_parser("classify", __doc__)
-    parser.add_argument("--model", required=True, help="a workdir, or a folder or file of weights")
-    parser.add_argument(
-        "--names",
-        help="class names separated by commas, or a class list: one of the package, or a file "
-        "(default: the classes of the model's own classifier)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--template", action="append",
+    add = parser.add_argument
+    add("--model", required=True, help="a workdir, or a folder or file of weights")
+    add("--names", help="class names separated by commas, or a class list: one of the package, or "
+        "a file (default: the classes of the model's own classifier)")  # fmt: skip
+    add("--template", action="append",
         help="a text with {} for the class name, and perhaps {description}; may be repeated "
         "(default: those in which the run trained class texts, those of the class list, of the "
-        "run's evaluators, or 'a photo of a {}.')",
-    )  # fmt: skip
-    parser.add_argument(
-        "--top", type=int, default=5, help="how many classes to print per image (%(default)s)"
-    )
-    parser.add_argument("--transform", help="image operations to apply (default: the model's own)")
-    parser.add_argument("images", nargs="+", help="paths or URLs of images")
+        "run's evaluators, or 'a photo of a {}.')")  # fmt: skip
+    add("--top", type=int, default=5, help="how many classes to print per image (%(default)s)")
+    add("--transform", help="image operations to apply (default: the model's own)")
+    add("images", nargs="+", help="paths or URLs of images")
     return command.run(classify, parser.parse_args(arguments))
 
 
 def classify(options: argparse.Namespace) -> int:
     """Prints a line for each image; returns 1 if any is broken."""
-    from big_align.core.errors import UserError
     from big_align.use.inference.loaded_model import load
 
-    if options.top < 1:
-        raise UserError(f"--top is {options.top}; it must be at least 1")
+    command.check_least(options, top=1)
     if folder := next(filter(os.path.isdir, options.images), None):
         raise UserError(f"{folder} is a folder; write {folder.rstrip('/')}/*.jpg")
     names: list[str] | str | None = options.names

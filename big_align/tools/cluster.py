@@ -25,55 +25,27 @@ def main(arguments: list[str] | None = None) -> int:
     add("--embeddings", required=True, help="the folder that big_align.tools.embed wrote")
     add("--k", required=True, type=int, help="number of clusters")
     add("--output", required=True, type=command.local_path, help="the folder to write")
-    add(
-        "--labels_per_image",
-        type=int,
-        default=8,
-        help="maximum number of centers per image (%(default)s)",
-    )
+    add("--labels_per_image", type=int, default=8, help="most centers per image (%(default)s)")
     add("--min_similarity", type=float, help="minimum cosine of a center to keep (default: all)")
-    add(
-        "--iterations",
-        type=int,
-        default=20,
-        help="maximum number of k-means iterations (%(default)s)",
-    )
-    add(
-        "--tolerance", type=float, default=1e-4,
+    add("--iterations", type=int, default=20, help="most iterations of k-means (%(default)s)")
+    add("--tolerance", type=float, default=1e-4,
         help="stop when an iteration closes less than this fraction of the gap between the mean "
-        "cosine and 1 (%(default)s)",
-    )  # fmt: skip
-    add(
-        "--start", default="kmeans++", choices=("kmeans++", "sampled"),
-        help="how to choose the first centers among the embeddings (%(default)s)",
-    )  # fmt: skip
-    add(
-        "--seed",
-        type=int,
-        default=0,
-        help="random seed for choosing the first centers (%(default)s)",
-    )
-    add(
-        "--search", default="exact", choices=("exact", "scann"),
+        "cosine and 1 (%(default)s)")  # fmt: skip
+    add("--start", default="kmeans++", choices=("kmeans++", "sampled"),
+        help="how to choose the first centers among the embeddings (%(default)s)")  # fmt: skip
+    add("--seed", type=int, default=0, help="random seed of the first centers (%(default)s)")
+    add("--search", default="exact", choices=("exact", "scann"),
         help="how to find the nearest centers at the end: exact compares with all centers on the "
-        "devices; scann runs on CPUs, and is faster but may miss some (%(default)s)",
-    )  # fmt: skip
+        "devices; scann runs on CPUs, and is faster but may miss some (%(default)s)")  # fmt: skip
     add(
         "--candidates", type=int,
         help="compare in bfloat16, and so many of the nearest again in float32: faster on "
         "accelerators, but misses a center that is not among them (default: all in float32)",
     )  # fmt: skip
-    add(
-        "--sample", type=int,
+    add("--sample", type=int,
         help="how many embeddings, drawn evenly, k-means iterates over, before one iteration over "
-        "all (default: all throughout)",
-    )  # fmt: skip
-    add(
-        "--chunk",
-        type=int,
-        default=4096,
-        help="number of embeddings to read at a time (%(default)s)",
-    )
+        "all (default: all throughout)")  # fmt: skip
+    add("--chunk", type=int, default=4096, help="embeddings to read at a time (%(default)s)")
     add("--block", type=int, help="centers to compare with at a time (256 on CPUs, else 8192)")
     add("--distributed", action="store_true", help="run as one of several processes, see launch/")
     return command.run(cluster, parser.parse_args(arguments))

@@ -19,6 +19,14 @@ def split_names(text: str) -> list[str]:
     return [name for name in map(str.strip, text.split(",")) if name]
 
 
+def check_least(options: argparse.Namespace, **least: int) -> None:
+    """Refuses numbers of flags that are below the least ones; a flag that is None has none."""
+    for name, bound in least.items():
+        value = getattr(options, name)
+        if value is not None and value < bound:
+            raise UserError(f"--{name}={value} must be at least {bound}")
+
+
 class Parser(argparse.ArgumentParser):
     """A parser for which ~ after --flag= is the home folder, as it is for main.py."""
 
@@ -29,13 +37,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser(name: str, doc: str | None, **settings: Any) -> argparse.ArgumentParser:
-    """Returns a parser whose help begins with what the command's module says.
-
-    Args:
-      name: the name of the module, which is that of the command.
-      doc: its docstring, of which the lines are kept.
-      settings: other arguments of `argparse.ArgumentParser`.
-    """
+    """Returns a parser whose help begins with the docstring of the command's module."""
     return Parser(
         prog=f"python -m big_align.tools.{name}",
         description=doc,
@@ -65,14 +67,9 @@ def run(act: Callable[..., int | None], *arguments: Any) -> int:
     """Does what a command is for, and says in one line what has ended it early.
 
     Only what the user can change is such a line; anything else is a bug, and keeps its traceback.
-
-    Args:
-      act: what to do. It imports what takes time, so that --help does not wait for it.
-      arguments: what it is called with.
-
-    Returns:
-      The exit status: what `act` returns, or 0; 1 after an error, 130 after Ctrl-C, and that of
-      `Stopped` after a request to stop.
+    `act` imports what takes time, so that --help does not wait for it. The exit status is what it
+    returns, or 0; 1 after an error, 130 after Ctrl-C, and that of `Stopped` after a request to
+    stop.
     """
     # As in command_line: silence what libraries print at startup; real failures are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -26,18 +26,12 @@ from big_align.weights.formats.pretrained import Pretrained
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     parser = command.make_parser("convert", __doc__)
-    parser.add_argument("--input", required=True, help="a workdir, or a folder or file of weights")
-    parser.add_argument("--output", required=True, help="the folder to write")
-    parser.add_argument(
-        "--format",
-        default="transformers",
-        choices=api.FORMATS,
-        metavar="FORMAT",
-        help=f"what will open it: {', '.join(api.FORMATS)} (%(default)s)",
-    )
-    parser.add_argument(
-        "--part", choices=("image", "text"), help="convert only this tower of a dual encoder"
-    )
+    add = parser.add_argument
+    add("--input", required=True, help="a workdir, or a folder or file of weights")
+    add("--output", required=True, help="the folder to write")
+    add("--format", default="transformers", choices=api.FORMATS, metavar="FORMAT",
+        help=f"what will open it: {', '.join(api.FORMATS)} (%(default)s)")  # fmt: skip
+    add("--part", choices=("image", "text"), help="convert only this tower of a dual encoder")
     return command.run(convert, parser.parse_args(arguments))
 
 

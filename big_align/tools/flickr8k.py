@@ -13,7 +13,6 @@ data/flickr8k.
 import argparse
 import sys
 
-from big_align.core.errors import UserError
 from big_align.tools import command
 
 
@@ -26,10 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--side", type=int, default=128,
         help="resize photographs to this width and height in pixels, as in the measured results; "
         "0 keeps the files as they are (%(default)s)")  # fmt: skip
-    add(
-        "--shard_size", type=int, default=1000,
-        help="maximum number of examples per shard (%(default)s)",
-    )  # fmt: skip
+    add("--shard_size", type=int, default=1000, help="most examples per shard (%(default)s)")
     return command.run(convert, parser.parse_args(arguments))
 
 
@@ -37,9 +33,7 @@ def convert(options: argparse.Namespace) -> None:
     """Writes the shards, and prints a summary."""
     from big_align.prepare.archives.flickr8k import read_archive, write_shards
 
-    for name, least in (("side", 0), ("shard_size", 1)):
-        if getattr(options, name) < least:
-            raise UserError(f"--{name}={getattr(options, name)} must be at least {least}")
+    command.check_least(options, side=0, shard_size=1)
     archive = read_archive(options.input)
     paths = write_shards(
         archive, options.output.rstrip("/"), options.side or None, options.shard_size

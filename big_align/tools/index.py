@@ -18,6 +18,9 @@ import os
 import sys
 from typing import Any
 
+from absl import logging
+
+from big_align.core.errors import UserError
 from big_align.tools import command
 
 
@@ -29,35 +32,20 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--model", required=True, help="a workdir, or a folder or file of weights")
     add_source_flags(parser)
-    add(
-        "--metadata",
+    add("--metadata",
         help="a table with one row per image, whose columns can filter searches: CSV, TSV, JSON "
-        "lines or Parquet (default: the columns of the source, if it has any)",
-    )  # fmt: skip
-    add(
-        "--metadata_key",
-        help="the column of the table that names the images (found by usual names)",
-    )
+        "lines or Parquet (default: the columns of the source, if it has any)")  # fmt: skip
+    add("--metadata_key", help="the column that names the images (found by usual names)")
     add("--transform", help="image operations to apply (default: the model's own)")
-    add(
-        "--dtype", choices=("float16", "float32"), default="float16",
-        help="type of the stored embeddings (%(default)s)",
-    )  # fmt: skip
-    add(
-        "--thumbnail",
-        type=int,
-        default=256,
-        help="longer side of thumbnails in pixels; 0 for none (%(default)s)",
-    )
-    add(
-        "--search", choices=("auto", "exact", "scann"), default="auto",
+    add("--dtype", choices=("float16", "float32"), default="float16",
+        help="type of the stored embeddings (%(default)s)")  # fmt: skip
+    add("--thumbnail", type=int, default=256,
+        help="longer side of thumbnails in pixels; 0 for none (%(default)s)")  # fmt: skip
+    add("--search", choices=("auto", "exact", "scann"), default="auto",
         help="how the index will be searched; auto uses ScaNN from 50,000 images on, if it reaches "
-        "the recall (%(default)s)",
-    )  # fmt: skip
-    add(
-        "--recall", type=float, default=0.95,
-        help="the fraction of the 10 nearest that ScaNN must find (%(default)s)",
-    )  # fmt: skip
+        "the recall (%(default)s)")  # fmt: skip
+    add("--recall", type=float, default=0.95,
+        help="the fraction of the 10 nearest that ScaNN must find (%(default)s)")  # fmt: skip
     add("--output", required=True, type=command.local_path, help="the folder to write")
     return parser.parse_args(arguments)
 
@@ -70,7 +58,6 @@ def main(arguments: list[str] | None = None) -> int:
 def index(options: argparse.Namespace) -> None:
     """Builds the index, and prints what was done."""
     from big_align.config.components.source_flags import open_source
-    from big_align.core.errors import UserError
     from big_align.parallel.distributed import processes
     from big_align.use.inference.loaded_model import load
     from big_align.use.search.index_building import IndexBuilder
@@ -103,9 +90,6 @@ def index(options: argparse.Namespace) -> None:
 
 def read_metadata(options: argparse.Namespace, source: Any) -> Any:
     """Reads the table of metadata that is named, or else the columns of the source."""
-    from absl import logging
-
-    from big_align.core.errors import UserError
     from big_align.use.search import metadata
 
     if options.metadata is not None:

@@ -16,6 +16,8 @@ import shlex
 import sys
 from typing import Any
 
+from big_align.core.errors import UserError
+from big_align.core.whole_files import check_file, write_whole
 from big_align.tools import command
 
 REPEATED = (
@@ -29,9 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command.make_parser("inspect_data", __doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--config", required=True, help="the config file")
-    add(
-        "--examples", default="2000", help="examples to read, drawn at random, or all (%(default)s)"
-    )
+    add("--examples", default="2000", help="examples to read at random, or all (%(default)s)")
     add("--pictures", type=int, default=24, help="number of pictures to show (%(default)s)")
     add("--seed", type=int, default=0, help="random seed (%(default)s)")
     add("--output", default="data.html", help="the page to write (%(default)s)")
@@ -42,8 +42,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
     """Looks at every part of the data, prints the numbers and writes the page."""
-    from big_align.core.errors import UserError
-    from big_align.core.whole_files import check_file, write_whole
     from big_align.pages import data_page
     from big_align.runs import build, dataset
     from big_align.runs.command_line import load_config
@@ -51,10 +49,7 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
 
     if not (options.examples == "all" or options.examples.isdecimal() and int(options.examples)):
         raise UserError(f"--examples={options.examples} is neither a number above 0 nor all")
-    if options.pictures < 0:
-        raise UserError(f"--pictures={options.pictures} must be at least 0")
-    if options.seed < 0:
-        raise UserError(f"--seed={options.seed} must be at least 0")
+    command.check_least(options, pictures=0, seed=0)
     check_file(options.output)
     config = take_settings(load_config(options.config, *overrides))
     tokenizer = build.build_tokenizer(config)
@@ -72,8 +67,8 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
             print(f"  {number:>12}  {what}")
         for fault in report.faults:
             print(f"  {fault.count:>12,}  broken, as {fault.name}: {fault.reason}")
-    command = f"--config={shlex.join([options.config, *overrides])}"
-    page = data_page.write_page("Training data", command, found)
+    given = f"--config={shlex.join([options.config, *overrides])}"
+    page = data_page.write_page("Training data", given, found)
     write_whole(options.output, page.encode("utf-8", "backslashreplace"))
     print(options.output)
 

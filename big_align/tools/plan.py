@@ -20,6 +20,7 @@ import os
 import sys
 from typing import Any
 
+from big_align.core.errors import UserError
 from big_align.tools import command
 
 
@@ -28,25 +29,13 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
     parser = command.make_parser("plan", __doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--config", required=True, help="the config file")
-    add(
-        "--topology", required=True,
-        help="the machine, such as v5p:8x8x8, or h100:8x8 (nodes x GPUs)",
-    )  # fmt: skip
-    add(
-        "--slices",
-        type=int,
-        default=1,
-        help="number of TPU slices, joined by the data center's network (%(default)s)",
-    )
-    add(
-        "--json",
-        metavar="FILE",
-        help="write the numbers as JSON; - prints them in place of a table",
-    )
-    add(
-        "--price", type=_parse_price, default={},
-        help="dollars per chip-hour, for all chips or by name: 1.2 or v5e=1.2,h100=3",
-    )  # fmt: skip
+    add("--topology", required=True,
+        help="the machine, such as v5p:8x8x8, or h100:8x8 (nodes x GPUs)")  # fmt: skip
+    add("--slices", type=int, default=1,
+        help="number of TPU slices, joined by the data center's network (%(default)s)")  # fmt: skip
+    add("--json", metavar="FILE", help="a JSON file of the numbers; - prints it, and no table")
+    add("--price", type=_parse_price, default={},
+        help="dollars per chip-hour, for all chips or by name: 1.2 or v5e=1.2,h100=3")  # fmt: skip
     add(
         "--images_per_core", type=float,
         help="images that one core of a host loads per second (default: measured on this machine)",
@@ -59,30 +48,22 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
         "--search", action="store_true",
         help="try values of fsdp, microbatches, remat and dtype, and report the cheapest that fits",
     )  # fmt: skip
+    add("--fsdp", type=_parse_numbers, default="1,8",
+        help="values of config.mesh.fsdp that --search tries (%(default)s)")  # fmt: skip
+    add("--microbatches", type=_parse_numbers, default="1,2,4",
+        help="values of config.microbatches that --search tries (%(default)s)")  # fmt: skip
     add(
-        "--fsdp", type=_parse_numbers, default="1,8",
-        help="values of config.mesh.fsdp that --search tries (%(default)s)",
-    )  # fmt: skip
-    add(
-        "--microbatches", type=_parse_numbers, default="1,2,4",
-        help="values of config.microbatches that --search tries (%(default)s)",
-    )  # fmt: skip
-    add(
-        "--chips", type=_parse_names,
+        "--chips", type=command.split_names,
         help="compare with the same number of these chips (v5e,h100), or with topologies of them",
     )  # fmt: skip
-    add(
-        "--effort", type=_parse_effort, default="-1",
+    add("--effort", type=_parse_effort, default="-1",
         help="XLA's effort to save time and memory of the program, from -1 to 1, or default. Less "
         "effort compiles faster; fusion, prefetching to on-chip memory and overlap are then "
         "simpler, so bytes and temporaries are higher, but FLOPs and collectives the same "
-        "(%(default)s)",
-    )  # fmt: skip
-    add(
-        "--machine_code", action="store_true",
+        "(%(default)s)")  # fmt: skip
+    add("--machine_code", action="store_true",
         help="compile to the end, which takes longer, but shows failures of the last stage and all "
-        "of the memory",
-    )  # fmt: skip
+        "of the memory")  # fmt: skip
     options, rest = parser.parse_known_args(arguments)
     if options.search and options.chips:
         parser.error("--search looks for a setting for one machine: give it, or --chips")
@@ -94,10 +75,6 @@ def _parse_numbers(text: str) -> list[int]:
     if min(numbers) < 1:
         raise argparse.ArgumentTypeError(f"{text} are not numbers from 1 on")
     return numbers
-
-
-def _parse_names(text: str) -> list[str]:
-    return text.split(",")
 
 
 def _parse_effort(text: str) -> float | None:
@@ -119,7 +96,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
     """Compiles what is asked for, and prints it; returns 0 if any fits, 3 if none does."""
-    from big_align.core.errors import UserError
     from big_align.planning import host_speed
     from big_align.runs.command_line import load_config
 
@@ -136,11 +112,10 @@ def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
     elif options.chips:
         reports = _compare(options, overrides, speed, show)
     else:
-        reports = [_compile(options, overrides, options.topology, speed)]
-    if not (options.search or options.chips):
         from big_align.planning.kernels.listing import format_kernels
         from big_align.planning.report import format_report
 
+        reports = [_compile(options, overrides, options.topology, speed)]
         lines = format_kernels(reports[0]["top"]) if "top" in reports[0] else []
         show("\n".join([format_report(reports[0]), *lines]))
     _write(options.json, reports)
@@ -171,7 +146,6 @@ def _compile(
 
 def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:
     """Tries choices; shows each when it is done, and the cheapest at the end."""
-    from big_align.core.errors import UserError
     from big_align.planning import search
     from big_align.planning.machines import count_devices
     from big_align.planning.report import format_comparison, format_report
@@ -203,16 +177,13 @@ def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:
 
 def _compare(options, overrides, speed, show) -> list[dict[str, Any]]:
     """Compiles for several machines, and shows each when it is done."""
-    from big_align.core.errors import UserError
     from big_align.planning.machines import count_chips, same_size
     from big_align.planning.report import format_comparison
 
     chips = count_chips(options.topology, options.slices)
-    names, reports = [options.topology], []
-    names += [chip if ":" in chip else same_size(chip, chips) for chip in options.chips]
-    names = list(dict.fromkeys(names))
-    done = []
-    for name in names:
+    others = [chip if ":" in chip else same_size(chip, chips) for chip in options.chips]
+    done, reports = [], []
+    for name in dict.fromkeys([options.topology, *others]):
         try:
             reports.append(_compile(options, overrides, name, speed))
         except UserError as error:

@@ -17,12 +17,9 @@ from big_align.training.logs import metrics
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     parser = command.make_parser("plot_metrics", __doc__)
-    parser.add_argument(
-        "--workdir", required=True, help="the workdir of the run, with its metrics.jsonl"
-    )
-    parser.add_argument(
-        "--output", default="curves.png", help="the picture to write: png, pdf or svg (%(default)s)"
-    )
+    add = parser.add_argument
+    add("--workdir", required=True, help="the workdir of the run, with its metrics.jsonl")
+    add("--output", default="curves.png", help="a picture: png, pdf or svg (%(default)s)")
     return command.run(plot, parser.parse_args(arguments))
 
 

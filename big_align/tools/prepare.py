@@ -85,13 +85,9 @@ def make_parser() -> argparse.ArgumentParser:
         "(%(default)s)")  # fmt: skip
     add("--shard_size", type=int, default=5000, help="maximum number of examples per shard "
         "(%(default)s)")  # fmt: skip
-    add(
-        "--counts",
-        choices=("exact", "sketch"),
-        default="exact",
+    add("--counts", choices=("exact", "sketch"), default="exact",
         help="how to count tokens and texts; a sketch is for data whose exact counts do not fit "
-        "into memory (%(default)s)",
-    )
+        "into memory (%(default)s)")  # fmt: skip
     add("--sketch_megabytes", type=int, default=64,
         help="size of each sketch in MiB (%(default)s)")  # fmt: skip
     add("--format", choices=FORMATS, default="tar", help="format of the shards (%(default)s)")
@@ -137,9 +133,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> None:
 
     logging.set_verbosity(logging.ERROR)  # each of thousands of files would log what it holds
     rules = make_rules(options)
-    for name in ("shard_size", "sample", "wave_megabytes"):
-        if getattr(options, name) < 1:
-            raise UserError(f"--{name}={getattr(options, name)} must be at least 1")
+    command.check_least(options, shard_size=1, sample=1, wave_megabytes=1)
     if not options.output:  # as of a variable of the shell that is not set: never the root
         raise UserError("--output= is empty; name the folder for shards and the report")
     width = choose_width(options.sketch_megabytes)

@@ -15,33 +15,27 @@ import argparse
 import re
 import sys
 
+from big_align.core.errors import UserError
+from big_align.core.whole_files import check_file, write_whole
 from big_align.tools import command
 
 
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Reads the command line, in which -cars is a text."""
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command, of which -cars is a text; returns its exit status."""
     parser = command.make_parser("search", __doc__)
     add = parser.add_argument
     add("--index", required=True, help="the folder that big_align.tools.index wrote")
     add("texts", nargs="*", help="texts to search for; -TEXT subtracts one")
-    add(
-        "--image", action="append", default=[],
-        help="path or URL of an image to search with; may be repeated",
-    )  # fmt: skip
-    add(
-        "--like", action="append", default=[], metavar="NAME",
-        help="name of an image in the index to search with; may be repeated",
-    )  # fmt: skip
+    add("--image", action="append", default=[],
+        help="path or URL of an image to search with; may be repeated")  # fmt: skip
+    add("--like", action="append", default=[], metavar="NAME",
+        help="name of an image in the index to search with; may be repeated")  # fmt: skip
     add("--weights", help="comma-separated weights: of the texts, then --image, then --like")
     add("--k", type=int, default=10, help="number of results (%(default)s)")
-    add(
-        "--of", choices=("images", "captions"), default="images",
-        help="what to find (%(default)s)",
-    )  # fmt: skip
-    add(
-        "--filter", action="append", default=[], metavar="COLUMN=VALUE",
-        help="a condition on the metadata, with =, !=, <, <=, > or >=; may be repeated",
-    )  # fmt: skip
+    add("--of", choices=("images", "captions"), default="images", help="what to find (%(default)s)")
+    add("--filter", action="append", default=[], metavar="COLUMN=VALUE",
+        help="a condition on the metadata, with =, !=, <, <=, > or >=; may be "
+        "repeated")  # fmt: skip
     add("--model", help="where the model of the index is now (default: where it was)")
     add("--output", help="a .json or .html file to write (default: print the results)")
     given = sys.argv[1:] if arguments is None else arguments
@@ -51,32 +45,20 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     for word in words:
         joined.append(f"{word}={next(words, '')}" if word == "--weights" else word)
     marked = [re.sub(r"^-(?=[^-])(?!h$)", "\N{MINUS SIGN}", word) for word in joined]
-    return parser.parse_intermixed_args(marked)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
-    return command.run(search, parse_arguments(arguments))
+    return command.run(search, parser.parse_intermixed_args(marked))
 
 
 def search(options: argparse.Namespace) -> None:
     """Searches, and prints or writes what was found."""
-    from big_align.core.whole_files import check_file, write_whole
     from big_align.use.search import results
     from big_align.use.search.search_index import load_index
 
     if options.output is not None:
         check_file(options.output, endings=[".json", ".html"])
     index = load_index(options.index, options.model)
-    hits = index.search(
-        options.texts,
-        options.image,
-        like=options.like,
-        weights=read_weights(options.weights),
-        k=options.k,
-        of=options.of,
-        filters=options.filter,
-    )
+    options.weights = read_weights(options.weights)
+    given = {name: getattr(options, name) for name in ("like", "weights", "k", "of")}
+    hits = index.search(options.texts, options.image, filters=options.filter, **given)
     if options.output is None:
         print(results.write_lines(hits))
         return
@@ -89,13 +71,7 @@ def search(options: argparse.Namespace) -> None:
 
 
 def read_weights(text: str | None) -> list[float] | None:
-    """Reads numbers separated by commas.
-
-    Raises:
-      UserError: one is not a number.
-    """
-    from big_align.core.errors import UserError
-
+    """Reads numbers separated by commas."""
     if text is None:
         return None
     try:

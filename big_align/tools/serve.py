@@ -15,6 +15,7 @@ import socket
 import sys
 from urllib.parse import quote
 
+from big_align.core.errors import UserError
 from big_align.tools import command
 
 TOKEN_LEAST = 16  # characters
@@ -26,24 +27,16 @@ def main(arguments: list[str] | None = None) -> int:
     add = parser.add_argument
     add("--index", required=True, help="the folder that big_align.tools.index wrote")
     add("--host", default="127.0.0.1", help="the address to listen on (%(default)s)")
-    add(
-        "--port",
-        type=int,
-        default=8000,
-        help="the port to listen on; 0 for any free one (%(default)s)",
-    )
+    add("--port", type=int, default=8000, help="the port; 0 for any free one (%(default)s)")
     add("--token", help="a secret that users need; required unless --host is only this machine")
     add("--max_upload", type=float, default=20, help="maximum MiB per upload (%(default)s)")
-    add(
-        "--max_pixels", type=int, default=50_000_000, help="maximum pixels per upload (%(default)s)"
-    )
+    add("--max_pixels", type=int, default=50_000_000, help="most pixels per upload (%(default)s)")
     add("--model", help="where the model of the index is now (default: where it was)")
     return command.run(serve, parser.parse_args(arguments))
 
 
 def serve(options: argparse.Namespace) -> None:
     """Serves until it is stopped."""
-    from big_align.core.errors import UserError
     from big_align.data.images.decoding import MAX_PIXELS
 
     try:

@@ -46,14 +46,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_source_flags(parser, required=False)
     add("--clusters", help="a folder that big_align.tools.cluster wrote")
     add("--embeddings", nargs="+", default=[], help="folders that big_align.tools.embed wrote")
-    add(
-        "--centers",
-        nargs="+",
-        default=[],
+    add("--centers", nargs="+", default=[],
         help="centers [k d]: a file (.npy), a workdir or WORKDIR/checkpoints/STEP; one for all "
         "--embeddings, or one for each if the centers are trained too (default: those of "
-        "--clusters)",
-    )
+        "--clusters)")  # fmt: skip
     add("--model", help="a workdir, or anything else that big_align.tools.convert reads")
     add("--images", type=int, default=4, help="number of images to show (%(default)s)")
     add("--labels", type=int, default=3, help="number of labels per image (%(default)s)")
@@ -71,9 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def show(options: argparse.Namespace) -> None:
     """Draws the pictures, writes them and prints where they are."""
-    for field in ("images", "labels", "examples", "samples", "negatives"):
-        if getattr(options, field) < 1:
-            raise UserError(f"--{field}={getattr(options, field)} must be at least 1")
+    command.check_least(options, images=1, labels=1, examples=1, samples=1, negatives=1)
     figures = draw(options)
     os.makedirs(options.output, exist_ok=True)
     for name, figure in figures.items():
@@ -84,10 +78,8 @@ def show(options: argparse.Namespace) -> None:
 
 def draw(options: argparse.Namespace) -> dict[str, Figure]:
     """Draws the pictures for which the options suffice; returns them by name."""
-    source = None
-    if options.source:
-        given = options.source, options.source_name, options.source_argument
-        source, _ = open_source(*given)
+    given = options.source, options.source_name, options.source_argument
+    source = open_source(*given)[0] if options.source else None
     clusters = ClusterFolder(options.clusters) if options.clusters else None
     if clusters and source and clusters.shards != list_shards(source):
         raise UserError(
@@ -180,11 +172,7 @@ def draw_cosines(options: argparse.Namespace, clusters: ClusterFolder) -> Figure
 
 
 def read_centers(path: str) -> np.ndarray:
-    """Opens centers [k d]: a file, or those that were trained, from a checkpoint.
-
-    Raises:
-      UserError: it is not an array, or has another shape.
-    """
+    """Opens centers [k d]: a file, or those that were trained, from a checkpoint."""
     if os.path.isdir(path):
         return workdir.TrainedRun(Path(path)).read_centers()
     centers = map_array(path)
@@ -194,11 +182,7 @@ def read_centers(path: str) -> np.ndarray:
 
 
 def check_examples(folder: EmbeddingFolder, clusters: ClusterFolder) -> None:
-    """Checks that two folders are of the same examples.
-
-    Raises:
-      UserError: their shards or the keys in them differ.
-    """
+    """Checks that two folders are of the same examples."""
     for one, other in zip(folder.shards, clusters.shards, strict=False):
         if one != other or (one.count and folder.key_lines(one) != clusters.key_lines(other)):
             raise UserError(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from big_align.core.errors import ConfigError, suggest
 from big_align.runs import command_line
 
 if TYPE_CHECKING:
@@ -45,16 +46,7 @@ JUDGED_SIZE = 256
 
 
 def choose_evaluator(config: Any, name: str | None) -> str:
-    """Returns the name of a `found_tags` evaluator of a config.
-
-    Args:
-      config: the config.
-      name: which one; None for the first.
-
-    Raises:
-      ConfigError: there is none, or none of that name.
-    """
-    from big_align.core.errors import ConfigError, suggest
+    """Returns the name of a `found_tags` evaluator of a config, the first by default."""
     from big_align.evaluators.found_tags import FoundTags
     from big_align.runs import build
 
@@ -75,16 +67,7 @@ def judge_texts(
 ) -> "Figure":
     """Compares captions and texts of tags with their photographs; prints the mean cosines.
 
-    Args:
-      found: what a model found.
-      tags: the tag list.
-      texts: writes texts of tags in training.
-      retain: whether training writes the tags of the caption too.
-      pixels: returns the picture of an example, given its number.
-      judge: the model that embeds photographs and texts.
-
-    Raises:
-      UserError: tags are found in fewer than two photographs, or the judge cannot be read.
+    Texts of tags are as in training, which may `retain` the tags of the caption.
     """
     from big_align.evaluators.exhibits.tag_texts import measure_fit, write_texts
     from big_align.objectives.parts.tag_texts import choose_written

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from big_align.use.inference.loaded_model import LoadedModel
 
+from big_align.core.errors import UserError
 from big_align.tools import command
 
 SHOWN = 6
@@ -35,18 +36,13 @@ def main(arguments: list[str] | None = None) -> int:
     add = parser.add_argument
     add("--models", nargs="+", required=True, help="workdirs, or folders or files of weights")
     add("--names", required=True, help="the first class list: one of the package, or a file")
-    add(
-        "--others", required=True,
-        help="the second class list; names in both are left out of it",
-    )  # fmt: skip
-    add(
-        "--queries",
-        help="comma-separated names of the first list to write out (default: some at random)",
-    )
-    add(
-        "--template", action="append",
-        help="a text with {} for the class name; may be repeated (default: those of --names)",
-    )  # fmt: skip
+    add("--others", required=True, help="the second class list, without the names in both")
+    add("--queries",
+        help="comma-separated names of the first list to write out (default: some at "
+        "random)")  # fmt: skip
+    add("--template", action="append",
+        help="a text with {} for the class name; may be repeated (default: those of "
+        "--names)")  # fmt: skip
     add("--most", type=int, default=1000, help="most names of a list in the map (%(default)s)")
     add("--seed", type=int, default=0, help="random seed (%(default)s)")
     add("--output", default="tsne.png", help="the picture to write: png, pdf or svg (%(default)s)")
@@ -55,7 +51,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def show(options: argparse.Namespace) -> None:
     """Embeds the names with every model and writes the picture."""
-    from big_align.core.errors import UserError
     from big_align.data.labels.classes import read_classes
     from big_align.data.labels.prompts import choose_templates, fill_class_templates
     from big_align.pages.plots.picture_files import check_picture
@@ -63,8 +58,7 @@ def show(options: argparse.Namespace) -> None:
     from big_align.use.inference.loaded_model import load
 
     check_picture(options.output)
-    if options.most < 1:
-        raise UserError(f"--most is {options.most}; it must be at least 1")
+    command.check_least(options, most=1)
     rng = random.Random(options.seed)
     first = read_classes(options.names)
     wanted = find_queries(options.queries, first.names, options.names)
@@ -115,13 +109,7 @@ def embed_names(model: "LoadedModel", texts: list[list[str]]) -> "np.ndarray":
 
 
 def find_queries(given: str | None, names: tuple[str, ...], where: str) -> list[int]:
-    """Returns the positions of the names that the command line lists.
-
-    Raises:
-      UserError: a name is not in the list.
-    """
-    from big_align.core.errors import UserError
-
+    """Returns the positions of the names that the command line lists."""
     wanted = command.split_names(given or "")
     for name in wanted:
         if name not in names:

@@ -48,19 +48,13 @@ TEXTS_ALONE = ("sentence_transformers",)
 LONGEST_MESSAGE = 5000
 """Characters; the content of a config may be of any length."""
 
-NOT_A_MODEL = (
-    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
-)
+NOT_A_MODEL = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What is raised if a config does not describe a model."""
 
 
 @contextlib.contextmanager
 def explained(path: pathlib.Path) -> Iterator[None]:
-    """Turns any error that a config causes by not describing a model into one error.
-
-    Raises:
-      WeightsMismatch: the message has the path and what went wrong.
-    """
+    """Turns any error that a config causes by not describing a model into a `WeightsMismatch`."""
     try:
         yield
     except UserError as error:

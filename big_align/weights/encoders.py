@@ -1,50 +1,52 @@
 """How a model embeds images and texts, whatever kind of model it is."""
 
-from collections.abc import Mapping
-from typing import Any
+import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from jaxtyping import Array, Bool, Float, Int, UInt8
-
+from big_align.core.types import Batch, ModelState, Params
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD, normalize, normalize_image
 from big_align.weights.formats.pretrained import Pretrained
 
-Variables = Mapping[str, Any]
 
+class ModelVerbs:
+    """A dual encoder or a tower without what trains it, in the form that `Embedder` needs.
 
-class Encoders:
-    """The functions of a model: of its variables, and of images or texts.
-
-    The pooled features of a tower by itself are its embedding.
-
-    Args:
-      pretrained: a dual encoder or a tower.
+    Its parameters are `params`, its other variables `model_state`. The pooled features of a tower
+    by itself are its embedding.
     """
 
     def __init__(self, pretrained: Pretrained):
         self._model, self._dual = pretrained.model, pretrained.kind == "dual"
-        seen = pretrained.preprocessing
+        self._temperature, seen = pretrained.temperature, pretrained.preprocessing
         self._colors = (seen.mean, seen.std) if seen else (IMAGENET_MEAN, IMAGENET_STD)
 
-    def pool_image(
-        self, variables: Variables, image: UInt8[Array, "b h w 3"]
+    def scale(self, params: Params) -> Float[Array, ""] | None:
+        """Returns what cosines are multiplied by; None if the model does not say."""
+        return None if self._temperature is None else jnp.float32(1 / self._temperature)
+
+    def image_features(
+        self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b f"]:
         """Returns what the image tower pools, before any projection."""
+        variables, image = {"params": params, **model_state}, batch["image"]
         if self._dual:
             return self._model.apply(variables, image, method="image_features")
         return self._model.apply(variables, normalize_image(image, *self._colors))[0]
 
     def embed_image(
-        self, variables: Variables, image: UInt8[Array, "b h w 3"]
+        self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b d"]:
         """Returns embeddings of unit length."""
-        if self._dual:
-            return self._model.apply(variables, image, method="encode_image")
-        return normalize(self.pool_image(variables, image))
+        if not self._dual:
+            return normalize(self.image_features(params, model_state, batch))
+        variables = {"params": params, **model_state}
+        return self._model.apply(variables, batch["image"], method="encode_image")
 
     def embed_text(
-        self, variables: Variables, text: Int[Array, "b l"], text_mask: Bool[Array, "b l"]
+        self, params: Params, model_state: ModelState, batch: Batch
     ) -> Float[Array, "b d"]:
         """Returns embeddings of unit length of token ids, of which the mask tells the real ones."""
+        variables, text = {"params": params, **model_state}, (batch["text"], batch["text_mask"])
         if self._dual:
-            return self._model.apply(variables, text, text_mask, method="encode_text")
-        return normalize(self._model.apply(variables, text, text_mask)[0])
+            return self._model.apply(variables, *text, method="encode_text")
+        return normalize(self._model.apply(variables, *text)[0])

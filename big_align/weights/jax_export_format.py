@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from big_align.config.components.transforms import shape_of_image
-from big_align.weights.encoders import Encoders
+from big_align.weights.encoders import ModelVerbs
 from big_align.weights.formats import architecture, native_format
 from big_align.weights.formats.pretrained import Pretrained
 
@@ -21,20 +21,18 @@ SUFFIX = ".jax_export"
 
 
 def write(pretrained: Pretrained) -> dict[str, Any]:
-    """Makes the files of a folder, by name.
-
-    Raises:
-      UserError: the file of the tokenizer's vocabulary is missing.
-    """
-    files = native_format.write(pretrained)
-    encoders = Encoders(pretrained)
+    """Makes the files of a folder, by name."""
+    files, verbs = native_format.write(pretrained), ModelVerbs(pretrained)
     if pretrained.embeds("image"):
-        image = np.uint8, _shape_images(pretrained)
-        files |= _export("encode_image", encoders.embed_image, pretrained, image)
+        shape = *architecture.find_edges(pretrained.image_size), 3
+        if seen := pretrained.preprocessing:
+            shape = shape_of_image(seen.transform, "transform")
+        files |= _export("encode_image", verbs.embed_image, pretrained, image=(np.uint8, shape))
     if pretrained.embeds("text"):
-        length = (_measure_texts(pretrained),)
-        texts = (np.int32, length), (np.bool_, length)
-        files |= _export("encode_text", encoders.embed_text, pretrained, *texts)
+        length = (pretrained.tokenizer or {}).get("length")
+        row = (length or pretrained.tower("text").model.max_length,)  # with padding
+        texts = {"text": (np.int32, row), "text_mask": (np.bool_, row)}
+        files |= _export("encode_text", verbs.embed_text, pretrained, **texts)
     return files
 
 
@@ -42,37 +40,21 @@ def _export(
     name: str,
     encode: Callable[..., jax.Array],
     pretrained: Pretrained,
-    *inputs: tuple[type, tuple[int, ...]],
+    **inputs: tuple[type, tuple[int, ...]],
 ) -> dict[str, bytes]:
-    """Returns the program of a function, by the name of its file.
+    """Returns the program of a verb, by the name of its file.
 
-    Args:
-      name: of the program.
-      encode: takes the model's variables and the inputs.
-      pretrained: the model.
-      *inputs: type and shape of a row of each.
+    `inputs` are type and shape of a row of each field of the batch.
     """
 
     @jax.jit
     def run(weights: dict[str, jax.Array], *batch: jax.Array) -> jax.Array:
-        return encode(architecture.unflatten(weights), *batch)
+        variables = architecture.unflatten(weights)
+        return encode(variables.pop("params"), variables, dict(zip(inputs, batch, strict=True)))
 
     weights = {k: jax.ShapeDtypeStruct(x.shape, x.dtype) for k, x in pretrained.flat.items()}
     (rows,) = jax.export.symbolic_shape("b")
-    batch = [jax.ShapeDtypeStruct((rows, *shape), kind) for kind, shape in inputs]
+    batch = [jax.ShapeDtypeStruct((rows, *shape), kind) for kind, shape in inputs.values()]
     run.__name__ = name  # in the program, and so in profiles
     program = jax.export.export(run, platforms=PLATFORMS)(weights, *batch)
     return {f"{name}{SUFFIX}": bytes(program.serialize())}
-
-
-def _shape_images(pretrained: Pretrained) -> tuple[int, ...]:
-    """Returns height, width and channels of the images that the model is given."""
-    if seen := pretrained.preprocessing:
-        return shape_of_image(seen.transform, "transform")
-    return *architecture.find_edges(pretrained.image_size), 3
-
-
-def _measure_texts(pretrained: Pretrained) -> int:
-    """Returns the number of tokens of a text, with padding."""
-    known = (pretrained.tokenizer or {}).get("length")
-    return known or pretrained.tower("text").model.max_length

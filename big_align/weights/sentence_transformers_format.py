@@ -14,18 +14,7 @@ from big_align.weights.formats.sentence_transformers import LAST_TOKEN
 
 
 def write(pretrained: Pretrained) -> dict[str, Any]:
-    """Makes the files of a folder that embeds texts as the model does.
-
-    Args:
-      pretrained: a dual encoder, or a text tower alone, which has no projection.
-
-    Returns:
-      As `transformers_format.write`.
-
-    Raises:
-      UserError: the model has no text tower.
-      WeightsMismatch: transformers has no class for the text tower or its tokenizer.
-    """
+    """Makes the files of a folder that embeds texts as the model does, or a text tower alone."""
     tower = pretrained.tower("text")
     if not pretrained.embeds("text"):
         raise UserError("the model has not trained its text tower: there is nothing to write")

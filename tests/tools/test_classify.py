@@ -37,7 +37,7 @@ def test_a_line_tells_the_classes_of_an_image(folder, photos, capsys, caplog):  
         (["--names=dogs"], "class list 'dogs' is neither a file nor a list of the package"),
         (["--names=,"], "names must be a list of at least one class name"),
         (["--names=dog,cat", "--template=a photo"], "template 'a photo' needs one {}"),
-        (["--names=dog,cat", "--top=0"], "--top is 0; it must be at least 1"),
+        (["--names=dog,cat", "--top=0"], "--top=0 must be at least 1"),
         (["--names=dog,cat", "."], ". is a folder; write ./*.jpg"),
         (["--names=dog,cat", "--model=none"], "none: there is no such file or folder"),
     ],

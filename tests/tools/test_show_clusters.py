@@ -92,7 +92,7 @@ def test_cosines_of_several_folders_and_tables(source, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_patches_of_a_model(source, tmp_path, capsys):
-    """With any model that interop reads."""
+    """With any model that big_align reads."""
     import flax.linen as nn
     import jax
     import jax.numpy as jnp

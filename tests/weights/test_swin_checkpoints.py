@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from big_align import weights as interop
+from big_align import weights
 from big_align.core.errors import WeightsMismatch
 from big_align.weights.arrays.weight_files import write_safetensors
 from big_align.weights.formats import architecture
@@ -37,7 +37,7 @@ NODE = {
     "image_projection": True,
     "projection_bias": False,
 }
-PREPROCESSING = interop.Preprocessing(SIZE, 36, half_to_even=True)
+PREPROCESSING = weights.Preprocessing(SIZE, 36, half_to_even=True)
 
 
 def make_inputs():
@@ -59,11 +59,11 @@ def make_weights(pretrained, table):
 @pytest.fixture(scope="module")
 def dual():
     variables = draw_variables(architecture.make_model(NODE), *make_inputs())
-    return interop.Pretrained(NODE, variables, SIZE)
+    return weights.Pretrained(NODE, variables, SIZE)
 
 
 @pytest.fixture(scope="module")
-def weights(dual):
+def arrays(dual):
     """The arrays of a release: the towers and projections, the scale, a head, and buffers."""
     return make_weights(dual, UNICL) | {
         "logit_scale": np.asarray(math.log(20.0), np.float32),
@@ -79,7 +79,7 @@ def assert_same(actual, expected):
         np.testing.assert_array_equal(actual[path], array, err_msg=path)
 
 
-def encode_texts(weights, text):
+def encode_texts(arrays, text):
     """Is UniCL's text side in plain NumPy, over whole rows: padding is seen by no earlier token."""
 
     def normalize(x, name):
@@ -91,7 +91,7 @@ def encode_texts(weights, text):
         return x @ at[f"{name}.weight"].T + at[f"{name}.bias"]
 
     start = "text_encoder."
-    at = {k.removeprefix(start): v.astype(np.float64) for k, v in weights.items()}
+    at = {k.removeprefix(start): v.astype(np.float64) for k, v in arrays.items()}
     x = at["token_embedding.weight"][text] + at["positional_embedding"]
     future = np.triu(np.full((LENGTH, LENGTH), -np.inf), 1)
     for block in ("resblocks.0", "resblocks.1"):
@@ -106,105 +106,105 @@ def encode_texts(weights, text):
         hidden = linear(normalize(x, f"{block}.ln_2"), f"{block}.mlp.c_fc")
         x = x + linear(hidden / (1 + np.exp(-1.702 * hidden)), f"{block}.mlp.c_proj")
     pooled = normalize(x, "ln_final")[np.arange(len(text)), text.argmax(-1)]
-    z = pooled @ weights["text_projection"]
+    z = pooled @ arrays["text_projection"]
     return z / np.linalg.norm(z, axis=-1, keepdims=True)
 
 
-def test_a_release_is_the_model_that_its_names_say(dual, weights, tmp_path):
-    write_safetensors(tmp_path / "unicl.safetensors", weights)
-    loaded = interop.read(tmp_path / "unicl.safetensors")
+def test_a_release_is_the_model_that_its_names_say(dual, arrays, tmp_path):
+    write_safetensors(tmp_path / "unicl.safetensors", arrays)
+    loaded = weights.read(tmp_path / "unicl.safetensors")
     assert loaded.node == NODE and loaded.source == "unicl"
     assert loaded.preprocessing == PREPROCESSING
     np.testing.assert_allclose(loaded.temperature, 1 / 20, rtol=1e-6)
     assert_same(loaded.flat, dual.flat)
 
 
-def test_texts_are_embedded_as_by_its_authors(weights, tmp_path):
-    write_safetensors(tmp_path / "unicl.safetensors", weights)
-    loaded = interop.read(tmp_path / "unicl.safetensors")
+def test_texts_are_embedded_as_by_its_authors(arrays, tmp_path):
+    write_safetensors(tmp_path / "unicl.safetensors", arrays)
+    loaded = weights.read(tmp_path / "unicl.safetensors")
     _, text, mask = make_inputs()
     ztxt = apply_model(loaded.model, loaded.variables, text, mask, method="encode_text")
-    np.testing.assert_allclose(ztxt, encode_texts(weights, np.asarray(text)), atol=1e-5)
+    np.testing.assert_allclose(ztxt, encode_texts(arrays, np.asarray(text)), atol=1e-5)
 
 
-def test_images_are_projected_as_by_its_authors(weights, tmp_path):
+def test_images_are_projected_as_by_its_authors(arrays, tmp_path):
     """By a matrix on the mean of Swin's last tokens; the tower is held to timm elsewhere."""
-    write_safetensors(tmp_path / "unicl.safetensors", weights)
-    loaded = interop.read(tmp_path / "unicl.safetensors")
+    write_safetensors(tmp_path / "unicl.safetensors", arrays)
+    loaded = weights.read(tmp_path / "unicl.safetensors")
     image, *_ = make_inputs()
     zimg = apply_model(loaded.model, loaded.variables, image, method="encode_image")
     tower = loaded.tower("image")
     _, tokens = apply_model(tower.model, tower.variables, image)
-    z = np.asarray(tokens).mean(1) @ weights["image_projection"]
+    z = np.asarray(tokens).mean(1) @ arrays["image_projection"]
     np.testing.assert_allclose(zimg, z / np.linalg.norm(z, axis=-1, keepdims=True), atol=1e-5)
 
 
 @pytest.mark.parametrize("text", ["text.", "lang_encoder."])
-def test_names_before_the_release_are_known(dual, weights, tmp_path, text):
+def test_names_before_the_release_are_known(dual, arrays, tmp_path, text):
     former = {
         name.replace("image_encoder.", "visual.")
         .replace("text_encoder.", text)
         .replace("image_projection", "vision_projection"): array
-        for name, array in weights.items()
+        for name, array in arrays.items()
     }
     write_safetensors(tmp_path / "unicl.safetensors", former)
-    assert_same(interop.read(tmp_path / "unicl.safetensors").flat, dual.flat)
+    assert_same(weights.read(tmp_path / "unicl.safetensors").flat, dual.flat)
 
 
-def write_checkpoint(path, weights):
+def write_checkpoint(path, arrays):
     """Writes what Swin's training scripts save: beside the model its optimizer and its config.
 
     The config is a `CfgNode` of yacs, as protocol 2 of pickle has subclasses of dict: made by
     NEWOBJ, then filled, then given attributes.
     """
     config = b"cyacs.config\nCfgNode\n)\x81(X\x04\x00\x00\x00SEEDK\x00u}b"
-    model = {name: tensor(name, str(a.dtype), a.shape) for name, a in weights.items()}
+    model = {name: tensor(name, str(a.dtype), a.shape) for name, a in arrays.items()}
     optimizer = {"state": {0: {"step": 3}}, "param_groups": [{"lr": 0.1}]}
     tree = {"model": model, "optimizer": optimizer, "epoch": 3}
     body = b"".join(encode(key) + encode(value) for key, value in tree.items())
     program = b"\x80\x02}(" + body + encode("config") + config + b"u."
-    write_archive(path, program, weights)
+    write_archive(path, program, arrays)
 
 
-def test_a_checkpoint_with_its_config_runs_nothing_and_is_read(dual, weights, tmp_path):
-    write_checkpoint(tmp_path / "in21k.pth", weights)
-    assert_same(interop.read(tmp_path / "in21k.pth").flat, dual.flat)
+def test_a_checkpoint_with_its_config_runs_nothing_and_is_read(dual, arrays, tmp_path):
+    write_checkpoint(tmp_path / "in21k.pth", arrays)
+    assert_same(weights.read(tmp_path / "in21k.pth").flat, dual.flat)
 
 
-def test_it_goes_on_to_where_any_model_goes(dual, weights, tmp_path):
-    write_safetensors(tmp_path / "unicl.safetensors", weights)
-    loaded = interop.read(tmp_path / "unicl.safetensors")
-    interop.save(tmp_path / "own", loaded, format="big_align")
-    again = interop.read(tmp_path / "own")
+def test_it_goes_on_to_where_any_model_goes(dual, arrays, tmp_path):
+    write_safetensors(tmp_path / "unicl.safetensors", arrays)
+    loaded = weights.read(tmp_path / "unicl.safetensors")
+    weights.save(tmp_path / "own", loaded, format="big_align")
+    again = weights.read(tmp_path / "own")
     assert_same(again.flat, dual.flat)
     assert again.preprocessing == PREPROCESSING
-    interop.save(tmp_path / "tower", loaded.tower("image"), format="timm")
-    assert_same(interop.read(tmp_path / "tower").flat, dual.tower("image").flat)
+    weights.save(tmp_path / "tower", loaded.tower("image"), format="timm")
+    assert_same(weights.read(tmp_path / "tower").flat, dual.tower("image").flat)
 
 
-def test_what_a_release_lacks_is_named(weights, tmp_path):
+def test_what_a_release_lacks_is_named(arrays, tmp_path):
     path = tmp_path / "unicl.safetensors"
-    write_safetensors(path, {k: v for k, v in weights.items() if "positional" not in k})
+    write_safetensors(path, {k: v for k, v in arrays.items() if "positional" not in k})
     with pytest.raises(WeightsMismatch, match="UniCL.*lacks positional_embedding"):
-        interop.read(path)
-    write_safetensors(path, weights | {"text_encoder.layer.0.bias": np.zeros(3, np.float32)})
+        weights.read(path)
+    write_safetensors(path, arrays | {"text_encoder.layer.0.bias": np.zeros(3, np.float32)})
     with pytest.raises(WeightsMismatch, match=r"no place for: text_encoder\.layer\.0\.bias"):
-        interop.read(path)
+        weights.read(path)
 
 
 def test_the_encoder_of_moby_is_read_alone(dual, tmp_path):
     tower = dual.tower("image")
     swin = make_weights(tower, ORIGINAL_SWIN)
-    weights = {f"encoder.{name}": array for name, array in swin.items()}
-    weights |= {f"encoder_k.{name}": array + 1 for name, array in swin.items()}
-    weights |= {"projector.linear_out.weight": np.ones((4, 4), np.float32)}
-    weights |= {"queue1": np.ones((4, 8), np.float32)}
-    write_checkpoint(tmp_path / "moby.pth", weights)
-    loaded = interop.read(tmp_path / "moby.pth")
+    arrays = {f"encoder.{name}": array for name, array in swin.items()}
+    arrays |= {f"encoder_k.{name}": array + 1 for name, array in swin.items()}
+    arrays |= {"projector.linear_out.weight": np.ones((4, 4), np.float32)}
+    arrays |= {"queue1": np.ones((4, 8), np.float32)}
+    write_checkpoint(tmp_path / "moby.pth", arrays)
+    loaded = weights.read(tmp_path / "moby.pth")
     assert loaded.node == SWIN and loaded.image_size == SIZE and not loaded.kept
     assert loaded.preprocessing == PREPROCESSING
     assert_same(loaded.flat, tower.flat)
-    del weights["encoder.patch_embed.proj.weight"]
-    write_checkpoint(tmp_path / "moby.pth", weights)
+    del arrays["encoder.patch_embed.proj.weight"]
+    write_checkpoint(tmp_path / "moby.pth", arrays)
     with pytest.raises(WeightsMismatch, match=r"moby.pth.*patch_embed.proj.weight is missing"):
-        interop.read(tmp_path / "moby.pth")
+        weights.read(tmp_path / "moby.pth")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from big_align import weights as interop
+from big_align import weights
 from big_align.core.errors import WeightFileError, WeightsMismatch
 from big_align.weights.arrays.weight_files import write_safetensors
 from big_align.weights.formats import architecture, timm_format, timm_models
@@ -62,18 +62,18 @@ def make_image(size):
 
 def make_pretrained(node, size, **more):
     variables = draw_variables(architecture.make_model(node), make_image(size))
-    return interop.Pretrained(node, variables, size, **more)
+    return weights.Pretrained(node, variables, size, **more)
 
 
 def make_empty(node, size):
     """Makes a model whose arrays take no memory: only their shapes are of interest."""
     shapes = architecture.expected_shapes(node, size)
     empty = {path: np.broadcast_to(np.float32(0), shape) for path, shape in shapes.items()}
-    return interop.Pretrained(node, architecture.unflatten(empty), size)
+    return weights.Pretrained(node, architecture.unflatten(empty), size)
 
 
-def make_arrays(weights):
-    return {name: make() if callable(make) else make for name, make in weights.items()}
+def make_arrays(arrays):
+    return {name: make() if callable(make) else make for name, make in arrays.items()}
 
 
 def same(nodes):
@@ -89,8 +89,8 @@ def same(nodes):
 def test_names_and_shapes_are_the_published_ones(reference_dir, name):
     state = json.loads((reference_dir / "timm_shapes.json").read_text())[name]["state"]
     files = timm_format.write(make_empty(PUBLISHED[name], 224))
-    weights = files["model.safetensors"]
-    shapes = {k: list((v() if callable(v) else v).shape) for k, v in weights.items()}
+    arrays = files["model.safetensors"]
+    shapes = {k: list((v() if callable(v) else v).shape) for k, v in arrays.items()}
     assert shapes == state
     assert files["config.json"]["architecture"] == name
 
@@ -113,26 +113,26 @@ def test_published_shapes_tell_the_model(reference_dir, name):
 def test_what_goes_out_comes_in_and_goes_out_bit_by_bit(tmp_path, name):
     node, size = TINY[name]
     colors = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
-    seen = interop.Preprocessing(size, size + 9, False, *colors, half_to_even=True)
+    seen = weights.Preprocessing(size, size + 9, False, *colors, half_to_even=True)
     first = make_pretrained(node, size, preprocessing=seen)
-    interop.save(tmp_path / "out", first, format="timm")
-    again = interop.read(tmp_path / "out")
+    weights.save(tmp_path / "out", first, format="timm")
+    again = weights.read(tmp_path / "out")
     assert same([again.node, node])
     assert again.image_size == size and again.preprocessing == seen
     assert again.flat.keys() == first.flat.keys()
     for path, array in first.flat.items():
         np.testing.assert_array_equal(again.flat[path], array, err_msg=path)
 
-    interop.save(tmp_path / "twice", again, format="timm")
+    weights.save(tmp_path / "twice", again, format="timm")
     assert_same_files(tmp_path / "out", tmp_path / "twice")
 
 
 def test_the_crop_of_evaluation_goes_out_if_it_is_larger_than_that_of_training(tmp_path):
     name = next(name for name, (node, _) in TINY.items() if node["name"] == "resnet")
     node, size = TINY[name]
-    seen = interop.Preprocessing(size + 32, size + 68, half_to_even=True)
-    interop.save(tmp_path, make_pretrained(node, size, preprocessing=seen), format="timm")
-    assert interop.read(tmp_path).preprocessing == seen
+    seen = weights.Preprocessing(size + 32, size + 68, half_to_even=True)
+    weights.save(tmp_path, make_pretrained(node, size, preprocessing=seen), format="timm")
+    assert weights.read(tmp_path).preprocessing == seen
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_heads_and_activation_follow_the_name_as_in_timm(name, heads, activation
 
 def assert_same_files(first, second):
     assert (first / "config.json").read_text() == (second / "config.json").read_text()
-    weights = [load_file(folder / "model.safetensors") for folder in (first, second)]
-    assert weights[0].keys() == weights[1].keys()
-    for name, array in weights[0].items():
-        np.testing.assert_array_equal(weights[1][name], array, err_msg=name)
+    arrays = [load_file(folder / "model.safetensors") for folder in (first, second)]
+    assert arrays[0].keys() == arrays[1].keys()
+    for name, array in arrays[0].items():
+        np.testing.assert_array_equal(arrays[1][name], array, err_msg=name)
 
 
 def test_a_classifier_and_counters_are_kept(tmp_path):
@@ -177,16 +177,16 @@ def test_a_classifier_and_counters_are_kept(tmp_path):
         "classifier.1.weight": np.zeros((5, 128), np.float32),  # of another format
     }
     node, size = TINY["resnet of basic blocks"]
-    seen = interop.Preprocessing(size, size, half_to_even=True)
+    seen = weights.Preprocessing(size, size, half_to_even=True)
     first = make_pretrained(node, size, kept=kept, source="timm", preprocessing=seen)
-    interop.save(tmp_path / "out", first, format="timm")
+    weights.save(tmp_path / "out", first, format="timm")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["num_classes"] == config["pretrained_cfg"]["num_classes"] == 5
-    again = interop.read(tmp_path / "out")
+    again = weights.read(tmp_path / "out")
     for name in ("fc.weight", "fc.bias", "bn1.num_batches_tracked"):
         np.testing.assert_array_equal(again.kept[name], kept[name])
     assert "classifier.1.weight" not in again.kept
-    interop.save(tmp_path / "twice", again, format="timm")
+    weights.save(tmp_path / "twice", again, format="timm")
     assert_same_files(tmp_path / "out", tmp_path / "twice")
 
 
@@ -199,7 +199,7 @@ def test_a_bare_state_dict_tells_the_model(tmp_path, name):
     first = make_pretrained(node, size)
     path = tmp_path / "weights.safetensors"
     write_safetensors(path, timm_format.write(first)["model.safetensors"])
-    bare = interop.read(path)
+    bare = weights.read(path)
     assert same([bare.node, node]) and bare.preprocessing is None
     for array_path, array in first.flat.items():
         np.testing.assert_array_equal(bare.flat[array_path], array, err_msg=array_path)
@@ -209,15 +209,13 @@ def test_the_original_files_of_swin_are_read(tmp_path):
     """There a stage ends with the merging that timm begins the next one with."""
     node, size = TINY["swin"]
     first = make_pretrained(node, size)
-    weights = make_arrays(timm_format.write(first)["model.safetensors"])
-    weights = {
-        k.replace("layers.1.downsample", "layers.0.downsample"): v for k, v in weights.items()
-    }
-    weights["layers.0.blocks.1.attn_mask"] = np.zeros((4, 16, 16), np.float32)
-    weights["layers.0.blocks.0.attn.relative_position_index"] = np.zeros((16, 16), np.int64)
-    weights["head.weight"] = np.zeros((3, 32), np.float32)
-    write_safetensors(tmp_path / "swin.safetensors", weights)
-    loaded = interop.read(tmp_path / "swin.safetensors")
+    arrays = make_arrays(timm_format.write(first)["model.safetensors"])
+    arrays = {k.replace("layers.1.downsample", "layers.0.downsample"): v for k, v in arrays.items()}
+    arrays["layers.0.blocks.1.attn_mask"] = np.zeros((4, 16, 16), np.float32)
+    arrays["layers.0.blocks.0.attn.relative_position_index"] = np.zeros((16, 16), np.int64)
+    arrays["head.weight"] = np.zeros((3, 32), np.float32)
+    write_safetensors(tmp_path / "swin.safetensors", arrays)
+    loaded = weights.read(tmp_path / "swin.safetensors")
     for path, array in first.flat.items():
         np.testing.assert_array_equal(loaded.flat[path], array, err_msg=path)
 
@@ -244,31 +242,31 @@ def change(folder, part=None, **values):
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, part, values, message):
-    interop.save(tmp_path / "in", make_pretrained(*TINY["vit"]), format="timm")
+    weights.save(tmp_path / "in", make_pretrained(*TINY["vit"]), format="timm")
     change(tmp_path / "in", part, **values)
     with pytest.raises(ValueError, match=message):
-        interop.read(tmp_path / "in")
+        weights.read(tmp_path / "in")
 
 
 def test_arrays_that_do_not_belong_are_listed(tmp_path):
-    weights = make_arrays(timm_format.write(make_pretrained(*TINY["vit"]))["model.safetensors"])
+    arrays = make_arrays(timm_format.write(make_pretrained(*TINY["vit"]))["model.safetensors"])
     path = tmp_path / "weights.safetensors"
-    write_safetensors(path, weights | {"blocks.0.ls1.gamma": np.zeros(64, np.float32)})
+    write_safetensors(path, arrays | {"blocks.0.ls1.gamma": np.zeros(64, np.float32)})
     with pytest.raises(WeightsMismatch, match=r"no place for: blocks\.0\.ls1\.gamma"):
-        interop.read(path)
-    del weights["blocks.1.mlp.fc2.bias"], weights["norm.weight"]
-    write_safetensors(path, weights)
+        weights.read(path)
+    del arrays["blocks.1.mlp.fc2.bias"], arrays["norm.weight"]
+    write_safetensors(path, arrays)
     with pytest.raises(
         WeightsMismatch, match=r"(?s)blocks\.1\.mlp\.fc2\.bias is miss.*norm\.weight"
     ):
-        interop.read(path)
-    del weights["pos_embed"]
-    write_safetensors(path, weights)
+        weights.read(path)
+    del arrays["pos_embed"]
+    write_safetensors(path, arrays)
     with pytest.raises(WeightsMismatch, match="looks like a vit of timm, but pos_embed is missing"):
-        interop.read(path)
+        weights.read(path)
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(WeightFileError, match="truncated"):
-        interop.read(path)
+        weights.read(path)
 
 
 @pytest.mark.parametrize(
@@ -289,14 +287,14 @@ def test_arrays_that_do_not_belong_are_listed(tmp_path):
 def test_a_model_that_timm_does_not_have_writes_nothing(tmp_path, name, values, message):
     node, size = TINY[name]
     with pytest.raises(WeightsMismatch, match=message):
-        interop.save(tmp_path / "out", make_empty(node | values, size), format="timm")
+        weights.save(tmp_path / "out", make_empty(node | values, size), format="timm")
     assert not list(tmp_path.iterdir())
 
 
 def test_text_towers_and_dual_encoders_are_not_timms(tmp_path):
-    bert = interop.Pretrained({"name": "bert"}, {})
+    bert = weights.Pretrained({"name": "bert"}, {})
     with pytest.raises(WeightsMismatch, match="image towers only.*resnet, swin, vit, efficientnet"):
-        interop.save(tmp_path / "out", bert, format="timm")
+        weights.save(tmp_path / "out", bert, format="timm")
 
 
 @pytest.mark.interop
@@ -304,9 +302,9 @@ def test_text_towers_and_dual_encoders_are_not_timms(tmp_path):
 def test_timm_opens_what_we_write(tmp_path, name):
     torch, timm = pytest.importorskip("torch"), pytest.importorskip("timm")
     node, size = TINY[name]
-    seen = interop.Preprocessing(size, size + 9, True, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    seen = weights.Preprocessing(size, size + 9, True, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     pretrained = make_pretrained(node, size, preprocessing=seen)
-    interop.save(tmp_path / "out", pretrained, format="timm")
+    weights.save(tmp_path / "out", pretrained, format="timm")
     source = f"local-dir:{tmp_path / 'out'}"
     model = timm.create_model(source, pretrained=True, num_classes=0).eval()
 
@@ -330,7 +328,7 @@ def test_timm_opens_what_we_write(tmp_path, name):
     assert resize.size == size + 9 and tuple(crop.size) == (size, size)
 
     torch.save(model.state_dict(), tmp_path / "weights.pt")
-    bare = interop.read(tmp_path / "weights.pt")
+    bare = weights.read(tmp_path / "weights.pt")
     for path, array in pretrained.flat.items():
         np.testing.assert_array_equal(bare.flat[path], array, err_msg=path)
 
@@ -341,6 +339,6 @@ def test_timm_opens_a_folder_with_a_classifier(tmp_path):
     node, size = TINY["swin"]
     kept = {"head.fc.weight": np.ones((5, 32), np.float32), "head.fc.bias": np.ones(5, np.float32)}
     pretrained = make_pretrained(node, size, kept=kept, source="timm")
-    interop.save(tmp_path / "out", pretrained, format="timm")
+    weights.save(tmp_path / "out", pretrained, format="timm")
     model = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
     np.testing.assert_array_equal(model.head.fc.weight.detach().numpy(), kept["head.fc.weight"])

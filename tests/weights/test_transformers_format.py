@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from big_align import weights as interop
+from big_align import weights
 from big_align.core.errors import WeightsMismatch
 from big_align.weights.formats import architecture, open_clip_configs, transformers_format
 from big_align.weights.formats.transformers_families import FAMILIES
@@ -48,7 +48,7 @@ def texts_of(io):
 def test_towers_give_the_outputs_of_the_reference(reference_dir, name):
     folder = reference_dir / f"hf-{name}"
     io = read_io(folder)
-    loaded = interop.read(folder)
+    loaded = weights.read(folder)
     inputs = (jnp.asarray(io["pixel_values"]),) if loaded.kind == "image" else texts_of(io)
     pooled, tokens = apply(loaded, *inputs)
     if name in ("mlcd-vision", "resnet"):  # MLCD's tokens are those before the last normalization
@@ -72,7 +72,7 @@ def test_towers_give_the_outputs_of_the_reference(reference_dir, name):
 @pytest.mark.parametrize("name", DUALS)
 def test_dual_encoders_give_the_outputs_of_the_reference(reference_dir, name):
     folder = reference_dir / f"hf-{name}"
-    io, loaded = read_io(folder), interop.read(folder)
+    io, loaded = read_io(folder), weights.read(folder)
     zimg = apply(loaded, jnp.asarray(io["pixel_values"]), method="encode_image")
     ztxt = apply(loaded, *texts_of(io), method="encode_text")
     np.testing.assert_allclose(zimg, io["image_embeds"], **TOLERANCE)
@@ -85,9 +85,9 @@ def test_dual_encoders_give_the_outputs_of_the_reference(reference_dir, name):
 @pytest.mark.parametrize("name", TOWERS + DUALS)
 def test_what_goes_in_comes_out_and_goes_in_bit_by_bit(reference_dir, tmp_path, name):
     folder = reference_dir / f"hf-{name}"
-    first = interop.read(folder)
-    interop.save(tmp_path / "out", first)
-    again = interop.read(tmp_path / "out")
+    first = weights.read(folder)
+    weights.save(tmp_path / "out", first)
+    again = weights.read(tmp_path / "out")
     assert again.node == first.node and again.temperature == first.temperature
     assert again.flat.keys() == first.flat.keys()
     for path, array in first.flat.items():
@@ -126,7 +126,7 @@ def change_config(folder, **values):
 def test_all_arrays_that_do_not_fit_are_listed(bert):
     change_config(bert, hidden_size=64, vocab_size=111)
     with pytest.raises(WeightsMismatch) as caught:
-        interop.read(bert)
+        weights.read(bert)
     assert "word_embeddings.weight has shape [110, 32]" in str(caught.value)
     assert "query.weight has shape [32, 32]" in str(caught.value)
 
@@ -134,41 +134,41 @@ def test_all_arrays_that_do_not_fit_are_listed(bert):
 def test_a_deeper_model_than_the_config_is_an_error(bert):
     change_config(bert, num_hidden_layers=1)
     with pytest.raises(WeightsMismatch, match=r"no place for: encoder\.layer\.1"):
-        interop.read(bert)
+        weights.read(bert)
 
 
 def test_what_is_not_supported_is_named(bert):
     change_config(bert, hidden_act="silu")
     with pytest.raises(WeightsMismatch, match="hidden_act = 'silu' has no counterpart"):
-        interop.read(bert)
+        weights.read(bert)
     change_config(bert, hidden_act="gelu", model_type="t5")
     with pytest.raises(WeightsMismatch, match="model_type = 't5'; known: align, .*vit"):
-        interop.read(bert)
+        weights.read(bert)
 
 
 def test_a_model_with_a_head_is_read_without_it(bert):
     path = bert / "model.safetensors"
-    weights = {f"bert.{name}": array for name, array in load_file(path).items()}
-    save_file(weights | {"cls.predictions.bias": np.zeros(110, np.float32)}, path)
-    with_head = interop.read(bert)
+    arrays = {f"bert.{name}": array for name, array in load_file(path).items()}
+    save_file(arrays | {"cls.predictions.bias": np.zeros(110, np.float32)}, path)
+    with_head = weights.read(bert)
     assert "cls.predictions.bias" not in with_head.flat
 
 
 def test_a_model_that_transformers_does_not_have_writes_nothing(reference_dir, tmp_path):
-    loaded = interop.read(reference_dir / "hf-vit")
+    loaded = weights.read(reference_dir / "hf-vit")
     node = dict(loaded.node) | {"pool": "mean"}
-    mean = interop.Pretrained(node, loaded.variables, loaded.image_size)
+    mean = weights.Pretrained(node, loaded.variables, loaded.image_size)
     with pytest.raises(WeightsMismatch, match="ViTModel needs pool='cls'"):
-        interop.save(tmp_path / "out", mean)
+        weights.save(tmp_path / "out", mean)
     assert not list(tmp_path.iterdir())
 
 
 def test_all_that_a_class_of_transformers_does_not_have_is_told_at_once(reference_dir, tmp_path):
-    loaded = interop.read(reference_dir / "hf-clip")
+    loaded = weights.read(reference_dir / "hf-clip")
     image = dict(loaded.node["image"]) | {"pool": "mean", "positions": "sincos"}
     node = dict(loaded.node) | {"image": image, "projection_bias": True}
     with pytest.raises(WeightsMismatch) as caught:
-        interop.save(tmp_path / "out", dataclasses.replace(loaded, node=node))
+        weights.save(tmp_path / "out", dataclasses.replace(loaded, node=node))
     told = next(line for line in str(caught.value).splitlines() if "CLIPModel" in line)
     assert "it needs projection_bias=False, not True" in told
     assert (
@@ -205,24 +205,24 @@ def test_the_page_lists_what_a_class_needs():
 
 @pytest.mark.parametrize("name", ["align", "clip"])
 def test_a_bias_that_transformers_does_not_have_is_told(reference_dir, tmp_path, caplog, name):
-    loaded = interop.read(reference_dir / f"hf-{name}")
-    interop.save(tmp_path / "plain", loaded)
+    loaded = weights.read(reference_dir / f"hf-{name}")
+    weights.save(tmp_path / "plain", loaded)
     assert not caplog.text
-    interop.save(tmp_path / "out", dataclasses.replace(loaded, bias=-9.5))
+    weights.save(tmp_path / "out", dataclasses.replace(loaded, bias=-9.5))
     assert "Model has no bias for pairs: -9.5 is left out" in caplog.text
-    assert interop.read(tmp_path / "out").bias is None
+    assert weights.read(tmp_path / "out").bias is None
 
 
 def test_a_swin_with_maps_smaller_than_a_window_writes_nothing(tmp_path):
     node = dict(name="swin", variant="tiny", width=8, depths=(1, 1), heads=(1, 2), window=4)
     for size in (24, 32):  # the last maps have 3 and 4 positions along an edge
         variables = draw_variables(architecture.make_model(node), jnp.zeros((1, size, size, 3)))
-        pretrained = interop.Pretrained(node, variables, size)
+        pretrained = weights.Pretrained(node, variables, size)
         if size == 32:
-            interop.save(tmp_path / "out", pretrained, format="transformers")
+            weights.save(tmp_path / "out", pretrained, format="transformers")
             continue
         with pytest.raises(WeightsMismatch, match="window=4 needs images of 25 pixels or more"):
-            interop.save(tmp_path / "out", pretrained, format="transformers")
+            weights.save(tmp_path / "out", pretrained, format="transformers")
         assert not list(tmp_path.iterdir())
 
 
@@ -232,11 +232,11 @@ def test_reading_two_gigabytes_takes_less_than_two_and_a_half(tmp_path):
     node = {"name": "bert", "variant": "large", "depth": 37}
     shapes = architecture.expected_shapes(node, None)
     empty = {path: np.broadcast_to(np.float32(0.5), shape) for path, shape in shapes.items()}
-    interop.save(tmp_path / "big", interop.Pretrained(node, architecture.unflatten(empty)))
+    weights.save(tmp_path / "big", weights.Pretrained(node, architecture.unflatten(empty)))
     assert (tmp_path / "big" / "model.safetensors").stat().st_size > 1.99e9
     code = f"""
-from big_align import weights as interop
-loaded = interop.read({str(tmp_path / "big")!r})
+from big_align import weights
+loaded = weights.read({str(tmp_path / "big")!r})
 assert sum(array.nbytes for array in loaded.flat.values()) > 1.99e9
 {PEAK}"""
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import big_align
-from big_align import weights as interop
+from big_align import weights
 from big_align.data.images.image_ops import Transform
 from big_align.data.text.tokenizers import ClipTokenizer, WordPieceTokenizer
 from big_align.models.dual_encoder import normalize_image
@@ -90,14 +90,14 @@ def run_theirs(model, images=None, texts=None):
 @pytest.mark.parametrize(("name", "architecture"), [("align", "AlignModel"), ("clip", "CLIPModel")])
 def test_dual_encoders_that_were_trained_are_opened(train, tmp_path, name, architecture):
     trained, images, texts = train(name), make_images(), make_texts()
-    interop.save(tmp_path / "out", trained)
+    weights.save(tmp_path / "out", trained)
     theirs = run_theirs(open_model(architecture, tmp_path / "out"), images, texts)
     zimg, ztxt = trained.model.apply(trained.variables, *map(jnp.asarray, (images, *texts)))
     np.testing.assert_allclose(theirs.image_embeds, zimg, **TOLERANCE)
     np.testing.assert_allclose(theirs.text_embeds, ztxt, **TOLERANCE)
     logits = zimg @ ztxt.T / trained.temperature
     np.testing.assert_allclose(theirs.logits_per_image, logits, **TOLERANCE)
-    again = interop.read(tmp_path / "out")
+    again = weights.read(tmp_path / "out")
     for path, array in trained.flat.items():
         np.testing.assert_array_equal(again.flat[path], array, err_msg=path)
     np.testing.assert_allclose(again.temperature, trained.temperature, rtol=1e-6)
@@ -116,7 +116,7 @@ def test_dual_encoders_that_were_trained_are_opened(train, tmp_path, name, archi
 )
 def test_image_towers_that_were_trained_are_opened(train, tmp_path, name, architecture):
     tower, images = train(name).tower("image"), make_images()
-    interop.save(tmp_path / "out", tower)
+    weights.save(tmp_path / "out", tower)
     theirs = run_theirs(open_model(architecture, tmp_path / "out"), images)
     pooled, tokens = tower.model.apply(tower.variables, jnp.asarray(images))
     hidden = theirs.last_hidden_state.numpy()
@@ -138,7 +138,7 @@ def test_image_towers_that_were_trained_are_opened(train, tmp_path, name, archit
 def test_text_towers_that_were_trained_are_opened(train, tmp_path, name, architecture):
     tower = train(name).tower("text")
     text, mask = make_texts(padding=1 if architecture == "RobertaModel" else 0)
-    interop.save(tmp_path / "out", tower)
+    weights.save(tmp_path / "out", tower)
     theirs = run_theirs(open_model(architecture, tmp_path / "out"), texts=(text, mask))
     pooled, tokens = tower.model.apply(tower.variables, jnp.asarray(text), jnp.asarray(mask))
     np.testing.assert_allclose(theirs.last_hidden_state[mask], tokens[mask], **TOLERANCE)
@@ -149,18 +149,18 @@ def test_text_towers_that_were_trained_are_opened(train, tmp_path, name, archite
 def test_old_files_are_read_and_written_as_new_ones(train, tmp_path):
     """Of BERT's norms in TensorFlow's names, and of tables that are computed now."""
     trained = train("align")
-    interop.save(tmp_path / "new", trained)
-    weights = dict(open_weights(tmp_path / "new"))
-    for name in list(weights):
+    weights.save(tmp_path / "new", trained)
+    arrays = dict(open_weights(tmp_path / "new"))
+    for name in list(arrays):
         for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
             if "LayerNorm" in name and name.endswith(new):
-                weights[name.removesuffix(new) + old] = weights.pop(name)
-    weights["text_model.embeddings.position_ids"] = np.arange(14)[None]
-    write_safetensors(tmp_path / "new" / "model.safetensors", weights)
-    old = interop.read(tmp_path / "new")
+                arrays[name.removesuffix(new) + old] = arrays.pop(name)
+    arrays["text_model.embeddings.position_ids"] = np.arange(14)[None]
+    write_safetensors(tmp_path / "new" / "model.safetensors", arrays)
+    old = weights.read(tmp_path / "new")
     for path, array in trained.flat.items():
         np.testing.assert_array_equal(old.flat[path], array, err_msg=path)
-    interop.save(tmp_path / "again", old)
+    weights.save(tmp_path / "again", old)
     open_model("AlignModel", tmp_path / "again")
 
 
@@ -187,7 +187,7 @@ def check_pixels(theirs, seen, picture):
 @pytest.mark.parametrize("name", ["align", "clip"])
 def test_processors_prepare_as_our_pipeline_does(train, tmp_path, vocabulary, name):
     trained, picture = train(name), make_picture()
-    interop.save(tmp_path / "out", trained)
+    weights.save(tmp_path / "out", trained)
     processor = transformers.AutoProcessor.from_pretrained(tmp_path / "out")
     assert type(processor).__name__ == {"align": "AlignProcessor", "clip": "CLIPProcessor"}[name]
     assert tuple(processor.image_processor.image_mean) == (0.1, 0.2, 0.3)
@@ -202,29 +202,29 @@ def test_processors_prepare_as_our_pipeline_does(train, tmp_path, vocabulary, na
     ids, mask = WordPieceTokenizer(str(vocabulary), LENGTH)(CAPTIONS)
     np.testing.assert_array_equal(theirs["input_ids"], ids)
     np.testing.assert_array_equal(theirs["attention_mask"], mask)
-    assert interop.read(tmp_path / "out").preprocessing == trained.preprocessing
+    assert weights.read(tmp_path / "out").preprocessing == trained.preprocessing
 
 
 def test_a_tower_has_its_image_processor_and_its_tokenizer(train, tmp_path, vocabulary):
     trained, picture = train("swin"), make_picture()
-    interop.save(tmp_path / "image", trained.tower("image"))
+    weights.save(tmp_path / "image", trained.tower("image"))
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "image")
     check_pixels(processor(picture, return_tensors="np"), trained.preprocessing, picture)
-    interop.save(tmp_path / "text", trained.tower("text"))
+    weights.save(tmp_path / "text", trained.tower("text"))
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "text")
     theirs = tokenizer(CAPTIONS, padding="max_length", truncation=True, return_tensors="np")
     ids, mask = WordPieceTokenizer(str(vocabulary), LENGTH)(CAPTIONS)
     np.testing.assert_array_equal(theirs["input_ids"], ids)
     np.testing.assert_array_equal(theirs["attention_mask"], mask)
-    assert interop.read(tmp_path / "text").tokenizer["length"] == LENGTH
+    assert weights.read(tmp_path / "text").tokenizer["length"] == LENGTH
 
 
 def test_the_tokenizer_of_clip_gives_the_same_ids(train, tmp_path, data_dir):
     merges = str(data_dir / "text" / "clip_bpe_simple_vocab_16e6.txt.gz")
     node = {"name": "clip", "merges": merges, "length": LENGTH}
     trained = train("clip")
-    model = interop.Pretrained(trained.node, trained.variables, SIZE, tokenizer=node)
-    interop.save(tmp_path / "out", model)
+    model = weights.Pretrained(trained.node, trained.variables, SIZE, tokenizer=node)
+    weights.save(tmp_path / "out", model)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["text_config"]["eos_token_id"] == 49407
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -233,7 +233,7 @@ def test_the_tokenizer_of_clip_gives_the_same_ids(train, tmp_path, data_dir):
     theirs = theirs(captions, padding="max_length", truncation=True, return_tensors="np")
     np.testing.assert_array_equal(theirs["attention_mask"], mask)
     np.testing.assert_array_equal(theirs["input_ids"][mask], ids[mask])
-    read = interop.read(tmp_path / "out").tokenizer
+    read = weights.read(tmp_path / "out").tokenizer
     assert read == node | {"merges": str(tmp_path / "out" / "merges.txt")}
 
     transformers.AutoTokenizer.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "v5")
@@ -260,7 +260,7 @@ PROCESSORS = {
 def test_what_processors_of_transformers_save_is_read(train, tmp_path, name):
     kind, arguments = PROCESSORS[name]
     processor, picture = getattr(transformers, kind)(**arguments), make_picture()
-    interop.save(tmp_path / "out", train("align").tower("image"), format="big_align")
+    weights.save(tmp_path / "out", train("align").tower("image"), format="big_align")
     for old in (tmp_path / "out").glob("*processor*"):
         old.unlink()
     processor.save_pretrained(tmp_path / "processor")
@@ -272,14 +272,14 @@ def test_what_processors_of_transformers_save_is_read(train, tmp_path, name):
 @pytest.mark.parametrize("name", ["align", "clip"])
 def test_what_a_processor_of_transformers_saves_is_read(train, tmp_path, name):
     """Version 5 has the image processor in `processor_config.json`."""
-    interop.save(tmp_path / "out", train(name))
+    weights.save(tmp_path / "out", train(name))
     processor = transformers.AutoProcessor.from_pretrained(tmp_path / "out")
     for file in ("preprocessor_config.json", "tokenizer_config.json", "vocab.txt"):
         (tmp_path / "out" / file).unlink()
     processor.image_processor.image_mean = [0.7, 0.8, 0.9]
     processor.save_pretrained(tmp_path / "out")
     assert not (tmp_path / "out" / "vocab.txt").exists()
-    loaded = interop.read(tmp_path / "out")
+    loaded = weights.read(tmp_path / "out")
     assert loaded.preprocessing.mean == loaded.model.image_mean == (0.7, 0.8, 0.9)
     assert (loaded.preprocessing.resize, loaded.preprocessing.size) == (40, 32)
     tokenizer = WordPieceTokenizer(loaded.tokenizer["vocabulary"], loaded.tokenizer["length"])

@@ -9,7 +9,7 @@ from big_align.data.examples import Source
 from big_align.suites.caption_files import find_folder
 from big_align.suites.judged.judgments import Choices, Numbering
 from big_align.suites.judged.rows import JudgedRow, read_line_rows, read_rows
-from big_align.suites.judged.sources import Box, BoxSource, list_images
+from big_align.suites.judged.sources import BoxSource, list_images
 from big_align.suites.judged.symmetric_relations import SYMMETRIC
 
 GROUPS = {
@@ -28,14 +28,7 @@ LEAST_CASES = 25
 
 
 def read_sugar_crepe(path: str) -> Choices:
-    """Reads all seven files of SugarCrepe (Hsieh et al. 2023).
-
-    Args:
-      path: path of one of them; the others are next to it.
-
-    Raises:
-      UserError: one is missing or is not such a file, or the images of COCO are missing.
-    """
+    """Reads all seven files of SugarCrepe (Hsieh et al. 2023), given the path of one of them."""
     folder = path.rpartition("/")[0]
     images, texts, cases, category = Numbering(), Numbering(), [], []
     for name in CATEGORIES:
@@ -50,14 +43,7 @@ def read_sugar_crepe(path: str) -> Choices:
 
 
 def read_winoground(path: str) -> Choices:
-    """Reads `examples.jsonl` of Winoground (Thrush et al. 2022), whose categories are its tags.
-
-    Args:
-      path: path of the file; `images.zip` is unpacked next to it.
-
-    Raises:
-      UserError: it is not such a file, or the images are missing.
-    """
+    """Reads `examples.jsonl` of Winoground (Thrush et al. 2022), whose categories are its tags."""
     images, texts, cases, category = Numbering(), Numbering(), [], []
     for row in read_line_rows(path):
         seen = [images.add(f"{row.text(field)}.png") for field in ("image_0", "image_1")]
@@ -79,12 +65,6 @@ def read_boxes(path: str) -> Choices:
     An image is the box around both objects. Each relation, or pair of attributes, is a category.
     The mean reported in the paper is over relations that are not symmetric, and over pairs of
     attributes with at least 25 cases.
-
-    Args:
-      path: path of the file; the images are in the folder `images` next to it.
-
-    Raises:
-      UserError: it is not such a file, or the images are missing.
     """
     boxes, texts, cases, category, listed = Numbering(), Numbering(), [], [], []
     for row in read_rows(path):
@@ -101,11 +81,12 @@ def read_boxes(path: str) -> Choices:
     return _make_choices(source, texts, cases, category, _choose_averaged(category))
 
 
-def _read_box(row: JudgedRow) -> Box:
+def _read_box(row: JudgedRow) -> tuple[int, int, int, int]:
+    """Returns the left, upper, right and lower edge of a box, in pixels."""
     left, top, width, height = (int(row.number(f"bbox_{x}")) for x in "xywh")
     if width < 1 or height < 1:
         raise UserError(f"{row.where}: its box has {width} by {height} pixels")
-    return Box(left, top, left + width, top + height)
+    return left, top, left + width, top + height
 
 
 def _read_category(row: JudgedRow) -> str:

@@ -32,29 +32,17 @@ class Numbering:
 class Choices:
     """Cases in which the right image or text is chosen from a few.
 
-    Attributes:
-      source: the images.
-      texts: all texts to choose from.
-      image: the images of each case.
-      text: the texts of each case. If a case has one image, the first text is right; if it has two,
-        the first text belongs to the first image, and the second to the second.
-      category: the category of each case; "" if it has none.
-      averaged: the categories whose mean is published.
-      groups: groups of categories whose means are published too, by name.
+    If a case has one image, the first of its texts is right; if it has two, the first text belongs
+    to the first image, and the second to the second.
     """
 
     source: Source
-    texts: tuple[str, ...]
+    texts: tuple[str, ...]  # all of them
     image: Int[np.ndarray, "n i"]
     text: Int[np.ndarray, "n t"]
-    category: tuple[str, ...]
-    averaged: tuple[str, ...] = ()
+    category: tuple[str, ...]  # of each case; "" if it has none
+    averaged: tuple[str, ...] = ()  # the categories whose mean is published
     groups: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-
-    @property
-    def count(self) -> int:
-        """Number of cases."""
-        return len(self.image)
 
     def digest(self) -> str:
         """Returns a text that changes if any case changes."""
@@ -64,43 +52,23 @@ class Choices:
 
 @dataclasses.dataclass(frozen=True)
 class Ratings:
-    """Pairs of items, and how similar people found them.
-
-    Attributes:
-      pair: the numbers of both items.
-      rating: the rating of each pair.
-      positive: least rating of a pair that belongs together.
-    """
+    """Pairs of items, and how similar people found them."""
 
     pair: Int[np.ndarray, "n 2"]
     rating: Float[np.ndarray, "n"]
-    positive: float = float("inf")
+    positive: float = float("inf")  # the least rating of a pair that belongs together
 
 
 @dataclasses.dataclass(frozen=True)
 class RatedCaptions:
-    """Images and captions with ratings of pairs of them (Crisscrossed Captions).
-
-    Attributes:
-      source: the images.
-      texts: all captions.
-      owner: the image of each caption.
-      sts: ratings of two captions.
-      sis: ratings of two images.
-      sits: ratings of a caption and an image.
-    """
+    """Images and captions with ratings of pairs of them (Crisscrossed Captions)."""
 
     source: Source
     texts: tuple[str, ...]
-    owner: Int[np.ndarray, "m"]
-    sts: Ratings
-    sis: Ratings
-    sits: Ratings
-
-    @property
-    def count(self) -> int:
-        """Number of rated pairs."""
-        return sum(len(ratings.pair) for ratings in (self.sts, self.sis, self.sits))
+    owner: Int[np.ndarray, "m"]  # the image of each caption
+    sts: Ratings  # of two captions
+    sis: Ratings  # of two images
+    sits: Ratings  # of a caption and an image
 
     def digest(self) -> str:
         """Returns a text that changes if any rating changes."""
@@ -111,24 +79,12 @@ class RatedCaptions:
 
 @dataclasses.dataclass(frozen=True)
 class RatedWords:
-    """Pairs of words with their similarity (SimLex-999).
-
-    Attributes:
-      texts: the words.
-      ratings: ratings of pairs of them.
-      subsets: indices of pairs that are measured separately, by name.
-      source: None, since there are no images.
-    """
+    """Pairs of words with their similarity (SimLex-999)."""
 
     texts: tuple[str, ...]
     ratings: Ratings
-    subsets: Mapping[str, Int[np.ndarray, "_"]]
-    source: None = None
-
-    @property
-    def count(self) -> int:
-        """Number of rated pairs."""
-        return len(self.ratings.pair)
+    subsets: Mapping[str, Int[np.ndarray, "_"]]  # indices of pairs that are measured separately
+    source: None = None  # since there are no images
 
     def digest(self) -> str:
         """Returns a text that changes if any rating changes."""

@@ -21,22 +21,11 @@ COCO_SPLITS = {"test": "test", "validation": "val"}
 
 
 def open_judged(benchmark: Benchmark, split: str, folder: str) -> Judged:
-    """Opens a data set of judgments; decodes no image.
-
-    Args:
-      benchmark: a benchmark for composition or similarity.
-      split: "test" or "validation".
-      folder: folder with the data of all benchmarks, each in a folder with its layout's name.
-
-    Raises:
-      opening.MissingData: the data are missing.
-      UserError: there is no such split, or the files do not have the format of the layout.
-    """
+    """Opens a data set of judgments; decodes no image."""
     found = find_layout(benchmark, split, folder)
-    path = f"{found.root}/{found.split}"
     try:
         if found.layout.kind == "crisscrossed":
-            return read_crisscrossed(path, COCO_SPLITS[split])
-        return _READERS[found.layout.kind](path)
+            return read_crisscrossed(found.path, COCO_SPLITS[split])
+        return _READERS[found.layout.kind](found.path)
     except UserError as error:
         raise UserError(f"{benchmark.name}: {error}") from error

@@ -23,12 +23,6 @@ def read_order_tables(pattern: str) -> Choices:
 
     The authors' code shuffles words at random with the taggers of its time; these tables store its
     results. Rows with the same image are merged into one image.
-
-    Args:
-      pattern: pattern of the files.
-
-    Raises:
-      UserError: they are not such tables, a row has no image, or a caption is empty.
     """
     source = ParquetSource(pattern, image="images", caption="", label="", key="")
     texts, cases = Numbering(), []

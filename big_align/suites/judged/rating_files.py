@@ -3,8 +3,7 @@
 import numpy as np
 
 from big_align.core.errors import UserError
-from big_align.data import listing
-from big_align.suites.caption_files import list_karpathy
+from big_align.suites.caption_files import find_folder, list_karpathy
 from big_align.suites.judged.judgments import Numbering, RatedCaptions, RatedWords, Ratings
 from big_align.suites.judged.rows import JudgedRow, read_columns
 from big_align.suites.judged.sources import list_images
@@ -31,15 +30,11 @@ CAPTION = "sentid"
 def read_crisscrossed(path: str, split: str) -> RatedCaptions:
     """Reads the three tables of a split of Crisscrossed Captions, and COCO's captions.
 
-    Args:
-      path: path of `sits_test.csv` or `sits_val.csv`; the tables `sis_` and `sts_` are next to it.
-      split: name of the split in Karpathy's file of COCO.
-
-    Raises:
-      UserError: a file is missing or malformed, or names something that is not in this split.
+    The path is that of `sits_test.csv` or `sits_val.csv`, beside which the others are; the split
+    has the name that Karpathy's file of COCO gives it.
     """
     folder, _, name = path.rpartition("/")
-    coco = _CocoSplit(_find_coco(path, folder), split)
+    coco = _CocoSplit(f"{find_folder(path, folder, COCO_FOLDERS, COCO_FILE)}/{COCO_FILE}", split)
     sits = _read_ratings(path, coco, ("caption", "image"), SIMILAR_TEXTS)
     table = f"{folder}/{name.replace('sits_', 'sts_')}"
     sts = _read_ratings(table, coco, ("caption1", "caption2"), SIMILAR_TEXTS)
@@ -76,16 +71,6 @@ class _CocoSplit:
         return self.numbers[known]
 
 
-def _find_coco(path: str, folder: str) -> str:
-    tried = [f"{folder}{place}/{COCO_FILE}" for place in COCO_FOLDERS]
-    for candidate in tried:
-        if listing.find(candidate):
-            return candidate
-    raise UserError(
-        f"{path} names captions of COCO, and Karpathy's {COCO_FILE} is none of {', '.join(tried)}"
-    )
-
-
 def _read_ratings(
     path: str, coco: _CocoSplit, columns: tuple[str, str], positive: float
 ) -> Ratings:
@@ -98,14 +83,7 @@ def _read_ratings(
 
 
 def read_simlex(path: str) -> RatedWords:
-    """Reads `SimLex-999.txt`; its subsets are those of Kiros et al. 2018.
-
-    Args:
-      path: path of the file.
-
-    Raises:
-      UserError: it is not such a file.
-    """
+    """Reads `SimLex-999.txt`; its subsets are those of Kiros et al. 2018."""
     words, pairs, ratings = Numbering(), [], []
     subsets: dict[str, list[int]] = {name: [] for name in SUBSETS}
     for number, row in enumerate(read_columns(path, SIMLEX_COLUMNS, "\t")):

@@ -12,33 +12,20 @@ from big_align.data.json_texts import NotJson, parse_json, read_json
 
 
 class JudgedRow(NamedTuple):
-    """A row with its location, for error messages.
-
-    Attributes:
-      where: the location, as in "add_att.json, 17".
-      values: values by field.
-    """
+    """A row with its location for error messages, as in "add_att.json, 17", and values by field."""
 
     where: str
     values: Mapping[str, Any]
 
     def text(self, field: str) -> str:
-        """Returns a text with each run of white space replaced by a single space.
-
-        Raises:
-          UserError: there is no text.
-        """
+        """Returns a text with each run of white space replaced by a single space."""
         value = self.values.get(field)
         if not isinstance(value, str) or not value.strip():
             raise UserError(f"{self.where}: {field} is {_show(value)}, not a text")
         return " ".join(value.split())
 
     def number(self, field: str) -> float:
-        """Returns a number.
-
-        Raises:
-          UserError: there is no number, or it is not finite.
-        """
+        """Returns a finite number."""
         value = self.values.get(field)
         try:
             found = float(value)
@@ -50,11 +37,7 @@ class JudgedRow(NamedTuple):
 
 
 def read_rows(path: str) -> list[JudgedRow]:
-    """Reads rows from a JSON file with a list of objects, or an object of objects.
-
-    Raises:
-      UserError: it is not such a file, or has no rows.
-    """
+    """Reads rows from a JSON file with a list of objects, or an object of objects."""
     found = read_json(path)
     listed = found.items() if isinstance(found, dict) else enumerate(found or [])
     if not isinstance(found, dict | list) or not found:
@@ -63,29 +46,22 @@ def read_rows(path: str) -> list[JudgedRow]:
 
 
 def read_line_rows(path: str) -> list[JudgedRow]:
-    """Reads lines with one JSON object each.
-
-    Raises:
-      UserError: it is not such a file, or has no lines.
-    """
-    lines = enumerate(read_text(path).split("\n"), start=1)
-    places = [(f"{path}, line {number}", line) for number, line in lines if line.strip()]
-    if not places:
+    """Reads lines with one JSON object each."""
+    rows = []
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            try:
+                rows.append(_check_row(parse_json(line), where))
+            except NotJson as error:
+                raise UserError(f"{where} {error}") from error
+    if not rows:
         raise UserError(f"{path} has no line")
-    return [_parse_row(line, where) for where, line in places]
+    return rows
 
 
 def read_columns(path: str, columns: Sequence[str], separator: str) -> Iterator[JudgedRow]:
-    """Reads a table whose first line names its columns.
-
-    Args:
-      path: path of the table.
-      columns: columns that it must begin with, in this order.
-      separator: separator between columns.
-
-    Raises:
-      UserError: the columns differ, or a row has a different number of them.
-    """
+    """Reads a table whose first line names its columns, which begin with those given."""
     lines = csv.reader(io.StringIO(read_text(path)), delimiter=separator, quoting=csv.QUOTE_NONE)
     head = next(lines, [])
     if head[: len(columns)] != list(columns):
@@ -99,13 +75,6 @@ def read_columns(path: str, columns: Sequence[str], separator: str) -> Iterator[
         if len(line) != len(head):
             raise UserError(f"{path}, line {number} has {len(line)} columns, not {len(head)}")
         yield JudgedRow(f"{path}, line {number}", dict(zip(head, line, strict=True)))
-
-
-def _parse_row(line: str, where: str) -> JudgedRow:
-    try:
-        return _check_row(parse_json(line), where)
-    except NotJson as error:
-        raise UserError(f"{where} {error}") from error
 
 
 def _check_row(value: Any, where: str) -> JudgedRow:

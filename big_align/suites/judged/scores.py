@@ -15,34 +15,20 @@ SAMPLES = 1000
 
 
 def choose_text(cosine: Float[np.ndarray, "n t"]) -> Bool[np.ndarray, "n"]:
-    """Returns which cases are right: the first text is nearer to the image than all others.
-
-    Args:
-      cosine: cosines of the image of each case with its texts.
-    """
+    """Returns which cases are right: the first text is nearer to the image than all others."""
     return is_above(cosine[:, 0], cosine[:, 1:].max(axis=1))
 
 
 class Matched(NamedTuple):
-    """Which cases of two images and two texts are right (Thrush et al. 2022).
+    """Which cases of two images and two texts are right (Thrush et al. 2022)."""
 
-    Attributes:
-      text: each image is nearer to its own text than to the other.
-      image: each text is nearer to its own image than to the other.
-      group: both.
-    """
-
-    text: Bool[np.ndarray, "n"]
-    image: Bool[np.ndarray, "n"]
-    group: Bool[np.ndarray, "n"]
+    text: Bool[np.ndarray, "n"]  # each image is nearer to its own text than to the other
+    image: Bool[np.ndarray, "n"]  # each text is nearer to its own image than to the other
+    group: Bool[np.ndarray, "n"]  # both
 
 
 def match_two(cosine: Float[np.ndarray, "n 2 2"]) -> Matched:
-    """Returns which cases are right.
-
-    Args:
-      cosine: cosines of the images of each case, in rows, with its texts.
-    """
+    """Returns which cases are right; rows are the two images of each."""
     first, second = cosine[:, 0, 0], cosine[:, 1, 1]
     text = is_above(first, cosine[:, 0, 1]) & is_above(second, cosine[:, 1, 0])
     image = is_above(first, cosine[:, 1, 0]) & is_above(second, cosine[:, 0, 1])
@@ -52,12 +38,7 @@ def match_two(cosine: Float[np.ndarray, "n 2 2"]) -> Matched:
 def score_categories(
     right: Bool[np.ndarray, "n"], category: Sequence[str]
 ) -> dict[str, tuple[float, int]]:
-    """Returns the accuracy and the number of cases of each category, sorted by name.
-
-    Args:
-      right: which cases are right.
-      category: category of each case; cases with "" are left out.
-    """
+    """Returns the accuracy and the number of cases of each category but "", sorted by name."""
     names = np.array(category)
     found = ((str(name), right[names == name]) for name in np.unique(names) if name)
     return {name: (float(mine.mean()), len(mine)) for name, mine in found}
@@ -67,10 +48,6 @@ def correlate_ranks(one: Num[np.ndarray, "n"], other: Num[np.ndarray, "n"]) -> f
     """Returns Spearman's rank correlation; equal values share the mean of their ranks.
 
     If all values of one side are equal, so that no correlation is defined, it is 0.
-
-    Args:
-      one: values.
-      other: values.
     """
     ranks = [rankdata(number_levels(values)) for values in (one, other)]
     a, b = (each - each.mean() for each in ranks)
@@ -88,14 +65,6 @@ def bootstrap_correlation(
     The ratings of pairs that share an item depend on each other. So each sample takes half of the
     queries, without repetition, and for each of them one of its pairs at random
     (Parekh et al. 2021).
-
-    Args:
-      cosine: cosine of each pair.
-      rating: rating of each pair.
-      query: the query that each pair belongs to.
-
-    Raises:
-      UserError: there are fewer than four queries.
     """
     order = np.argsort(query, kind="stable")
     _, starts, counts = np.unique(query[order], return_index=True, return_counts=True)
@@ -116,19 +85,11 @@ def rank_of_positive(
     itself: bool = False,
     chunk: int = 1024,
 ) -> Int[np.ndarray, "_"]:
-    """Returns how many wrong candidates rank before the best right one.
+    """Returns, for each query that has a right candidate, how many wrong ones rank before the best.
 
-    Wrong candidates that tie with it rank before it.
-
-    Args:
-      queries: unit-length embeddings.
-      candidates: unit-length embeddings.
-      positive: pairs of a query and a candidate that is right for it.
-      itself: whether queries and candidates are the same items; none is its own candidate.
-      chunk: queries compared at a time.
-
-    Returns:
-      One number for each query that has a right candidate, in the order of the queries.
+    Wrong candidates that tie with it rank before it. Embeddings have unit length; `positive` are
+    pairs of a query and a candidate. If queries and candidates are the same items, none is its own
+    candidate.
     """
     positive = np.unique(positive, axis=0)
     if itself:

@@ -1,7 +1,6 @@
 """Images of judgments: files, boxes in images, and selected examples of a source."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -13,30 +12,15 @@ from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.sources.listed_source import SHARD_SIZE, ListedSource
 
 
-class Box(NamedTuple):
-    """A part of an image, in pixels from its upper left corner."""
-
-    left: int
-    top: int
-    right: int
-    bottom: int
-
-
 def list_images(title: str, folder: str, names: Sequence[str]) -> ListedSource:
     """Makes a source from files in a folder."""
     return ListedSource(title, [f"{folder}/{name}" for name in names], [()] * len(names))
 
 
 class BoxSource(ListedSource):
-    """Boxes in image files; the part of a box outside its image is black, as in Pillow.
+    """Boxes in image files, by their edges; what is outside the image is black, as in Pillow."""
 
-    Args:
-      title: title of the list, for error messages.
-      paths: the file of each box.
-      boxes: the part of the image.
-    """
-
-    def __init__(self, title: str, paths: Sequence[str], boxes: Sequence[Box]):
+    def __init__(self, title: str, paths: Sequence[str], boxes: Sequence[tuple[int, ...]]):
         super().__init__(title, paths, [()] * len(paths))
         self._boxes = np.array(boxes, np.int32)
 
@@ -58,12 +42,7 @@ class BoxSource(ListedSource):
 
 
 class PickedSource(ChosenExamples):
-    """Some examples of a source.
-
-    Args:
-      source: the examples.
-      picked: the numbers of the examples to take, in the order of the source.
-    """
+    """The examples of a source that have the given numbers, in its order."""
 
     class_names = None
 

@@ -35,19 +35,12 @@ HASH_COLUMNS = HASH_BYTES // 2
 
 
 class EmbeddedImages(NamedTuple):
-    """All images of a source, in its order.
+    """All images of a source, in its order."""
 
-    Attributes:
-      embedding: unit-length embeddings.
-      features: features of the image tower, before any projection.
-      first: the first example with the same image; copies are merged into it in retrieval.
-      readable: False for images that could not be decoded, whose rows are zeros.
-    """
-
-    embedding: Float[np.ndarray, "n d"]
-    features: Float[np.ndarray, "n f"]
-    first: Int[np.ndarray, "n"]
-    readable: Bool[np.ndarray, "n"]
+    embedding: Float[np.ndarray, "n d"]  # of unit length
+    features: Float[np.ndarray, "n f"]  # of the image tower
+    first: Int[np.ndarray, "n"]  # the first example with the same image, for retrieval
+    readable: Bool[np.ndarray, "n"]  # rows of others are zeros
 
 
 class HashingEncoder(SourceEncoder):
@@ -68,20 +61,11 @@ class HashingEncoder(SourceEncoder):
 class EmbeddingStore:
     """Embeds with a model what is not on disk yet, and reads the rest from disk.
 
-    Args:
-      model: the model; a text tower alone embeds texts.
-      folder: created if necessary; visible to every process.
-      transform: image operations; None for the model's own.
-      batch_size: as in `embed_source.make_encoder`.
-      max_broken_fraction: the fraction of broken images above which it stops.
+    A text tower alone embeds texts. Every process sees the folder, which is made if needed.
 
     Attributes:
       fingerprint: digest of the weights, and of the model's architecture and color normalization.
       transform: the image operations; None if the model has no image tower.
-      max_broken_fraction: as given.
-
-    Raises:
-      UserError: the model does not say how its images are prepared.
     """
 
     def __init__(
@@ -123,11 +107,7 @@ class EmbeddingStore:
     def embed(self, source: Source, folder: pathlib.Path) -> int:
         """Embeds this process's share of the images that have no embedding in a folder yet.
 
-        Returns:
-          How many images this process has embedded in this call.
-
-        Raises:
-          BrokenDataError: too many images are broken.
+        Returns how many images this process has embedded in this call.
         """
         fraction = self.max_broken_fraction
         return embed_source(
@@ -135,11 +115,7 @@ class EmbeddingStore:
         )
 
     def read(self, source: Source, folder: pathlib.Path) -> EmbeddedImages:
-        """Reads the embeddings of a source, after every process has embedded its share.
-
-        Raises:
-          UserError: some are missing or damaged.
-        """
+        """Reads the embeddings of a source, after every process has embedded its share."""
         stored = EmbeddingFolder(folder)
         rows = stored.read(0, stored.count)
         keys = [key for shard in stored.shards for key in stored.keys(shard)]
@@ -152,13 +128,8 @@ class EmbeddingStore:
     def read_texts(self, texts: Sequence[str], what: str = "embedding") -> Float[np.ndarray, "n d"]:
         """Returns the rows of texts; those on disk are not computed again.
 
-        Args:
-          texts: the texts to embed.
-          what: the unit-length "embedding", or the "features" of the text tower before any
-            projection.
-
-        Raises:
-          UserError: the model has no text tower or tokenizer, or an embedding is not finite.
+        They are the unit-length "embedding", or the "features" of the text tower before any
+        projection.
         """
         starts = range(0, len(texts), TEXTS)
         return np.concatenate([self._read_part(texts[n : n + TEXTS], what) for n in starts])

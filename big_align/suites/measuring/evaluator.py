@@ -125,9 +125,8 @@ class NamedBenchmark(_Named):
     def find(self, embedder: Embedder) -> tuple[Outcome, Show]:
         """Embeds all images and texts and returns the outcome, and what makes its pictures."""
         features = self.task in FEATURE_TASKS
-        return _EmbeddingModel(embedder, self._tokenizer, features, *self._given).find_outcome(
-            self.task
-        )
+        model = _EmbeddingModel(embedder, self._tokenizer, features, *self._given)
+        return model.find_outcome(self.task)
 
 
 class _EmbeddingModel(PlanModel):
@@ -135,22 +134,11 @@ class _EmbeddingModel(PlanModel):
 
     def __init__(self, embedder: Embedder, tokenizer: Tokenizer, features: bool, *given: Any):
         super().__init__(*given)
-        self._embedder, self._tokenizer, self._features = embedder, tokenizer, features
-
-    @property
-    def embedder(self) -> Embedder:
-        return self._embedder
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
-
-    @property
-    def temperature(self) -> float | None:
-        return self._embedder.temperature
+        self.embedder, self.tokenizer, self._features = embedder, tokenizer, features
+        self.temperature = embedder.temperature
 
     def read_images(self, split: str) -> EmbeddedImages:
-        embedder, fraction = self._embedder, self.max_broken_fraction
+        embedder, fraction = self.embedder, self.max_broken_fraction
         rows, source = (embedder.batch_size, embedder.rows), self.plan.sources[split]
         with EvalLoader(source, self.transform, *rows, max_broken_fraction=fraction) as loader:
             same = SameImages(loader.num_examples, *rows)
@@ -166,13 +154,9 @@ class _EmbeddingModel(PlanModel):
         return EmbeddedImages(embedding, features, find_firsts(hashes), readable)
 
     def read_texts(self, texts: Sequence[str], what: str = "embedding") -> Float[np.ndarray, "n d"]:
-        tokens = self._tokenizer(list(texts))
         features = what == "features"
-        return (
-            self._embedder.text_features(*tokens)
-            if features
-            else self._embedder.embed_texts(*tokens)
-        )
+        embed = self.embedder.text_features if features else self.embedder.embed_texts
+        return embed(*self.tokenizer(list(texts)))
 
 
 class NamedSuite(_Named):

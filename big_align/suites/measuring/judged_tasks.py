@@ -37,17 +37,7 @@ the papers; with captions as queries they would be half as large.
 def measure_judged(
     judged: Judged, metric: str, images: EmbeddedImages | None, embed_texts: EmbedTexts
 ) -> Outcome:
-    """Measures a model by human judgments.
-
-    Args:
-      judged: the cases or pairs.
-      metric: metric of the data set, which selects the score.
-      images: embeddings of `judged.source`; None if it has no images.
-      embed_texts: embeds the texts.
-
-    Raises:
-      UserError: no case has readable images.
-    """
+    """Measures a model by human judgments, given embeddings of their images, if they have any."""
     if isinstance(judged, RatedWords):
         return _measure_words(judged, embed_texts(judged.texts, "features"))
     assert images is not None
@@ -174,11 +164,7 @@ def _correlate(
 ) -> tuple[float, float]:
     """Correlates cosines with ratings, for pairs whose sides are both readable.
 
-    Args:
-      ratings: ratings of pairs.
-      one: embeddings of the first side, and which are readable.
-      other: the same for the second side.
-      query: which side of a pair is the query, 0 or 1.
+    Each side is embeddings, and which are readable; `query` is the side that asks, 0 or 1.
     """
     first, second = ratings.pair.T
     there = one[1][first] & other[1][second]
@@ -191,10 +177,7 @@ def _find_positive(
 ) -> Int[np.ndarray, "p 2"]:
     """Returns pairs that belong together: those rated so, and known ones without a rating.
 
-    Args:
-      ratings: ratings of pairs.
-      known: pairs that belong together unless a rating says otherwise.
-      turned: whether a rating also applies to the pair in reverse order.
+    If it is turned, a rating also applies to the pair in reverse order.
     """
     pair, belongs = ratings.pair, ratings.rating >= ratings.positive
     if turned:

@@ -19,12 +19,8 @@ def add_means(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def average_languages(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the mean score over languages for each multilingual data set and each model.
 
-    Args:
-      rows: results; if there are several for a language, the last counts.
-
-    Returns:
-      Rows with `dataset`, `title`, `task`, `model_fullname`, `settings`, `metric`, `score`,
-      `metrics` and `languages`; `images` are those of the language that has the most.
+    If there are several results for a language, the last counts; `images` are those of the language
+    that has the most.
     """
     groups: dict[tuple, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
@@ -58,14 +54,10 @@ def average_suites(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     It is the mean that papers report: of the number of each data set that the suite says, all with
     the same weight. Zero-shot results with other templates than the suite's are not of it. The
     whole are the data sets that the task fits: there are no few shots of images with several
-    labels.
+    labels. If there are several results for a data set, the last counts.
 
-    Args:
-      rows: results; if there are several for a data set, the last counts.
-
-    Returns:
-      Rows as those of `average_languages`, with `suite` in place of `languages`. `metrics` are the
-      means of the numbers that all data sets have; `images` are those of all together.
+    Rows are as those of `average_languages`, with `suite` in place of `languages`. `metrics` are
+    the means of the numbers that all data sets have; `images` are those of all together.
     """
     groups: dict[tuple, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
@@ -104,15 +96,7 @@ def _is_of(suite: catalog.Suite, row: Mapping[str, Any] | None) -> bool:
 
 
 def average_results(same: Sequence[Mapping[str, Any]], measure: str) -> dict[str, Any]:
-    """Returns the mean over the data sets of a suite.
-
-    Args:
-      same: a result of each, with `metric`, `score` and `metrics`.
-      measure: as in `catalog.Suite`.
-
-    Returns:
-      `metric`, `score`, and `metrics`, the means of the numbers that all data sets have.
-    """
+    """Returns the mean over data sets of a suite: of `measure`, and of metrics that all have."""
     shared = [
         name
         for name in same[0]["metrics"]

@@ -1,16 +1,17 @@
 """Measures a model on one named data set."""
 
 import dataclasses
+import functools
 import hashlib
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from big_align.data.derived.source_pieces import digest_texts
-from big_align.data.examples import Source
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.classifiers.logistic_regression import TOLERANCE
 from big_align.evaluators.embedder import Embedder
@@ -19,9 +20,8 @@ from big_align.evaluators.text_tuning import TUNING
 from big_align.parallel.distributed import agreement
 from big_align.suites.measuring import tasks as measuring
 from big_align.suites.measuring.embeddings import EmbeddedImages, EmbeddingStore
-from big_align.suites.measuring.outcomes import Outcome
 from big_align.suites.measuring.plan_model import PlanModel
-from big_align.suites.measuring.plans import BenchmarkPlan, join_settings
+from big_align.suites.measuring.plans import BenchmarkPlan
 from big_align.suites.measuring.results import TASK_NAMES
 from big_align.suites.measuring.tasks import TaskSettings
 from big_align.training.logs.evaluations import find_version
@@ -29,15 +29,7 @@ from big_align.use.inference.loaded_model import LoadedModel
 
 
 class Measurer(PlanModel):
-    """Measures a model on one benchmark.
-
-    Args:
-      model: the model to measure.
-      path: path of the model.
-      store: embeds with the model.
-      plan: the benchmark and its tasks.
-      settings: settings of the tasks.
-    """
+    """Measures a model on one benchmark."""
 
     def __init__(
         self,
@@ -49,9 +41,9 @@ class Measurer(PlanModel):
     ):
         super().__init__(plan, settings, store.transform, store.max_broken_fraction)
         self._model, self._path, self._store = model, path, store
-        self.has_texts = model.embeds("text")
+        self.temperature, self.has_texts = model.temperature, model.embeds("text")
         self._folders = {split: store.find_folder(x) for split, x in plan.sources.items()}
-        self._texts: dict[str, str] = {}
+        self._digest_texts = functools.cache(lambda split: digest_texts(plan.sources[split]))
         self._seconds = 0.0
 
     @property
@@ -61,10 +53,6 @@ class Measurer(PlanModel):
     @property
     def tokenizer(self) -> Tokenizer:
         return self._model.made_tokenizer
-
-    @property
-    def temperature(self) -> float | None:
-        return self._model.temperature
 
     def read_images(self, split: str) -> EmbeddedImages:
         return self._store.read(self.plan.sources[split], self._folders[split])
@@ -87,9 +75,9 @@ class Measurer(PlanModel):
         described |= {"embeddings": folders, "texts_and_labels": texts}
         described["transform"] = self._store.transform
         if task in ("zero_shot", "few_shot"):
-            own = self._model.temperature if task == "zero_shot" else None
+            own = self.temperature if task == "zero_shot" else None
             described["temperature"] = own or measuring.TEMPERATURE
-            described["texts"] = self._model.embeds("text")
+            described["texts"] = self.has_texts
         given = dataclasses.asdict(self.task_settings)
         equal_classes = given.pop("equal_classes")
         if task == "zero_shot":
@@ -101,49 +89,26 @@ class Measurer(PlanModel):
             described |= {"tuning": dataclasses.asdict(TUNING)}
         return described | {"tokenizer": self._model.tokenizer, "model": self._store.fingerprint}
 
-    def _digest_texts(self, split: str) -> str:
-        if split not in self._texts:
-            self._texts[split] = digest_texts(self.plan.sources[split])
-        return self._texts[split]
-
     def fingerprint(self, task: str) -> str:
         """Returns a digest of the settings."""
-        return hashlib.sha256(join_settings(self.settings(task)).encode()).hexdigest()[:16]
+        text = json.dumps(self.settings(task), sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def embed(self, tasks: Sequence[str]) -> None:
-        """Embeds, in every process, the images that tasks read and that have no embedding yet.
-
-        Raises:
-          UserError: images cannot be embedded.
-        """
+        """Embeds, in every process, the images that tasks read and that have no embedding yet."""
         start, splits = time.monotonic(), {s for task in tasks for s in self.plan.splits_of(task)}
         for split, source in self.plan.sources.items():
-            if split in splits:
-                self._embed_split(split, source)
+            if split in splits:  # all processes raise the error of any
+                given = self._store.embed, source, self._folders[split]
+                agreement.attempt(f"embedded {self.plan.benchmark.name} {split}", *given)
         self._seconds = time.monotonic() - start
 
     def measure(self, task: str) -> dict[str, Any]:
-        """Measures a task once the images are embedded, and returns its row of the results.
-
-        Raises:
-          UserError: labels do not fit, or cannot be measured.
-        """
+        """Measures a task once the images are embedded, and returns its row of the results."""
         start = time.monotonic()
         outcome, _ = self.find_outcome(task)
         seconds = {"embedding": self._seconds, "measuring": time.monotonic() - start}
-        return self._write_row(task, outcome, seconds)
-
-    def _embed_split(self, split: str, source: Source) -> None:
-        """Embeds this process's share and waits for the others; all raise the error of any."""
-        folder = self._folders[split]
-        topic = f"embedded {self.plan.benchmark.name} {split}"
-        agreement.attempt(topic, self._store.embed, source, folder)
-
-    def _write_row(
-        self, task: str, outcome: Outcome, seconds: Mapping[str, float]
-    ) -> dict[str, Any]:
         benchmark, model = self.plan.benchmark, self._path
-        settings = self.settings(task)
         counts = {
             split: int(self.plan.sources[split].shard_sizes.sum())
             for split in self.plan.splits_of(task)
@@ -165,7 +130,7 @@ class Measurer(PlanModel):
             "counts": counts,
             "tables": list(benchmark.tables),
             "fingerprint": self.fingerprint(task),
-            "settings": settings,
+            "settings": self.settings(task),
             "version": find_version(),
             "seconds": {name: round(value, 3) for name, value in seconds.items()},
             **outcome.details,

@@ -23,21 +23,13 @@ from big_align.evaluators.zero_shot import measure_accuracy
 
 
 class Outcome(NamedTuple):
-    """The result of a measurement.
+    """The result of a measurement."""
 
-    Attributes:
-      numbers: numbers by column name.
-      score: the number that tables in papers report.
-      details: further results, for JSON: `per_class`, `calibration`, `folds`.
-      confusions: which classes are mistaken for which.
-      metric: name of the score if it is not the metric of the data set.
-    """
-
-    numbers: dict[str, float]
-    score: float
-    details: dict[str, Any]
-    confusions: Sequence[Confusion] = ()
-    metric: str = ""
+    numbers: dict[str, float]  # by column name
+    score: float  # the number that tables in papers report
+    details: dict[str, Any]  # for JSON: `per_class`, `calibration`, `folds`
+    confusions: Sequence[Confusion] = ()  # which classes are mistaken for which
+    metric: str = ""  # of the score, if it is not that of the data set
 
 
 def describe_scores(
@@ -49,12 +41,8 @@ def describe_scores(
 ) -> Outcome:
     """Returns all numbers of a classifier, its table of classes and its confusions.
 
-    Args:
-      scores: score of each class.
-      label: the class of each example, or whether it has each class.
-      names: names of the classes.
-      metric: name of the number that is the score.
-      temperature: what scores are divided by to get logits.
+    A label is the class of an example, or whether it has each class; `metric` names the number that
+    is the score, and scores are divided by the temperature to get logits.
     """
     if metric in OF_SEVERAL_LABELS:
         return _describe_several(scores, label, names, metric)

@@ -39,12 +39,9 @@ LEAST_PER_CLASS = 10
 
 
 def write_page(rows: Sequence[Mapping[str, Any]], path: str | pathlib.Path) -> None:
-    """Writes the page of results.
+    """Writes the page of results of one or more models.
 
-    Args:
-      rows: rows of a `ResultFiles`, for one or more models; of several for a data set, a task and a
-        model, as of a run that has gone on, the last counts.
-      path: path of the page.
+    Of several for a data set, a task and a model, as of a run that has gone on, the last counts.
     """
     kept = {(row["dataset"], row["settings"]["task"], row["model_fullname"]): row for row in rows}
     rows = list(kept.values())

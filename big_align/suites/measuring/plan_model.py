@@ -1,6 +1,7 @@
 """A model on the data of a plan: every task is measured here, for runs and for the command."""
 
 import abc
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,11 +9,13 @@ from jaxtyping import Float
 
 from big_align.data.images.same_images import tell_copies
 from big_align.data.labels.prompts import fill_class_templates
+from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.exhibits.exhibit import Show
 from big_align.evaluators.exhibits.pixels import read_pixels
 from big_align.evaluators.exhibits.retrieval import Pairs, show_pairs
+from big_align.evaluators.retrieval import join_captions
 from big_align.evaluators.text_tuning import ClassEmbeddings
 from big_align.evaluators.zero_shot import average_texts, warn_of_alike
 from big_align.suites.measuring import tasks as measuring
@@ -26,15 +29,13 @@ from big_align.suites.measuring.tasks import LabeledSplit, TaskSettings
 class PlanModel(abc.ABC):
     """What tasks need of a model; where embeddings come from, a subclass knows.
 
-    Args:
-      plan: the benchmark, with its data.
-      settings: settings of the tasks.
-      transform: image operations; None if the model has no image tower.
-      max_broken_fraction: the fraction of broken examples above which evaluation stops.
+    `transform` is None if the model has no image tower.
     """
 
-    has_texts = True
-    """Whether the model has a text tower."""
+    embedder: Embedder
+    tokenizer: Tokenizer
+    temperature: float | None  # what the model divides cosines by, if it is known
+    has_texts = True  # whether it has a text tower
 
     def __init__(
         self,
@@ -47,21 +48,6 @@ class PlanModel(abc.ABC):
         self.max_broken_fraction = max_broken_fraction
         self._splits: dict[str, LabeledSplit] = {}
 
-    @property
-    @abc.abstractmethod
-    def embedder(self) -> Embedder:
-        """What embeds with the model."""
-
-    @property
-    @abc.abstractmethod
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the model."""
-
-    @property
-    @abc.abstractmethod
-    def temperature(self) -> float | None:
-        """What the model divides cosines by, if it is known."""
-
     @abc.abstractmethod
     def read_images(self, split: str) -> EmbeddedImages:
         """Returns the embeddings of the images of a split."""
@@ -71,11 +57,7 @@ class PlanModel(abc.ABC):
         """Returns the "embedding" or the "features" of each text."""
 
     def find_outcome(self, task: str) -> tuple[Outcome, Show]:
-        """Measures a task; returns the outcome, and what makes its pictures.
-
-        Raises:
-          UserError: labels do not fit, or cannot be measured.
-        """
+        """Measures a task; returns the outcome, and what makes its pictures."""
         plan = self.plan
         if task == "retrieval":
             pairs = self._pair()
@@ -103,7 +85,8 @@ class PlanModel(abc.ABC):
             return measuring.measure_few_shot(test, list(others.values()), ztxt, settings)
         if task == "few_shot_text":
             self._embed_classes()  # warns of those that are alike
-            given = self._make_texts(), self._tune, settings
+            make = functools.partial(ClassEmbeddings, self.embedder, self.tokenizer)
+            given = self._make_texts(), make, settings
             return measuring.measure_few_shot_text(test, list(others.values()), *given)
         given = others["train"], others.get("validation"), plan.classes, metric, settings
         return measuring.measure_linear_probe(test, *given)
@@ -117,9 +100,6 @@ class PlanModel(abc.ABC):
         ztxt = average_texts(ztxt, list(map(len, texts)))
         warn_of_alike(ztxt, texts, self.tokenizer, self.plan.benchmark.name)
         return ztxt
-
-    def _tune(self, texts: Sequence[Sequence[str]]) -> ClassEmbeddings:
-        return ClassEmbeddings(self.embedder, self.tokenizer, texts)
 
     def _read(self, split: str) -> LabeledSplit:
         """Reads the embeddings and labels of a split, once for all tasks."""
@@ -136,7 +116,9 @@ class PlanModel(abc.ABC):
         split = self.plan.measured
         source, images = self.plan.sources[split], self.read_images(split)
         tell_copies(images.first, source, self.transform)
-        given = source, images, self.max_broken_fraction
-        captions, owner, number = measuring.pair_captions(*given)
+        loader = EvalLoader(source, "resize(1)", 1, max_broken_fraction=self.max_broken_fraction)
+        with loader:
+            told = loader.captions()
+        captions, owner, number = join_captions(told, images.readable, images.first)
         ztxt = self.read_texts(captions)
         return Pairs(images.embedding[number], ztxt, captions, owner, np.asarray(number))

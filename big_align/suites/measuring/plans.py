@@ -1,7 +1,6 @@
 """What to measure: benchmarks with available data, and the tasks that fit them."""
 
 import dataclasses
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -36,26 +35,15 @@ EQUAL_CLASSES = ("wrong", "first")
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkPlan:
-    """A benchmark with available data.
-
-    Attributes:
-      benchmark: the benchmark.
-      measured: the split to measure: "test", or "validation" if there is no other.
-      sources: the splits that the tasks read, `measured` first; empty if there are no images.
-      tasks: the tasks to measure.
-      classes: classes of the benchmark, None if it has none.
-      judged: human judgments of images and texts, None for other benchmarks.
-      templates: texts with {} in place of a class name, and perhaps {description}; None for those
-        of the class list.
-    """
+    """A benchmark with available data."""
 
     benchmark: Benchmark
-    measured: str
-    sources: Mapping[str, Source]
+    measured: str  # "test", or "validation" if there is no other
+    sources: Mapping[str, Source]  # that the tasks read, `measured` first; none without images
     tasks: tuple[str, ...]
     classes: ClassList | None
-    judged: Judged | None = None
-    templates: tuple[str, ...] | None = None
+    judged: Judged | None = None  # None for other benchmarks
+    templates: tuple[str, ...] | None = None  # of class texts; None for those of the class list
 
     def describe(self, task: str) -> dict[str, Any]:
         """Returns what a task's numbers depend on besides model and images, as JSON values."""
@@ -102,11 +90,7 @@ def choose_measured(benchmark: Benchmark) -> str:
 def open_plan(
     benchmark: Benchmark, task: str, data: str, templates: tuple[str, ...] | None = None
 ) -> BenchmarkPlan:
-    """Opens all that a task reads; the arguments are those of `make_plan`.
-
-    Raises:
-      MissingData: data are missing.
-    """
+    """Opens all that a task reads."""
     measured, classes = choose_measured(benchmark), None
     if benchmark.task in JUDGED:
         judged = open_judged(benchmark, measured, data)
@@ -127,19 +111,10 @@ def make_plan(
     index_dir: str | None = None,
     templates: tuple[str, ...] | None = None,
 ) -> tuple[BenchmarkPlan | None, list[str]]:
-    """Opens the data of a benchmark.
+    """Opens the data of a benchmark, if any of the tasks can be measured by a model's towers.
 
-    Args:
-      name: name of the benchmark.
-      tasks: the tasks wanted.
-      data: the folder with all data sets.
-      towers: the towers that the model has, of "image" and "text".
-      index_dir: a folder that keeps scans of shards for the next start.
-      templates: texts with {} in place of a class name, and perhaps {description}; None for those
-        of each class list.
-
-    Returns:
-      The plan, None if nothing can be measured; and a line for each part that cannot be measured.
+    `index_dir` is a folder that keeps scans of shards for the next start. Also returns a line for
+    each part that cannot be measured.
     """
     benchmark = catalog.read_benchmark(name)
     fit = [task for task in tasks if task in TASKS_OF[benchmark.task]]
@@ -160,13 +135,9 @@ def make_plan(
     if not fit:
         return None, lines
     measured = choose_measured(benchmark)
-    if benchmark.task in JUDGED:
-        try:
-            (task,) = fit
-            return open_plan(benchmark, task, data), lines
-        except MissingData as error:
-            return None, [*lines, str(error)]
     try:
+        if benchmark.task in JUDGED:
+            return open_plan(benchmark, *fit, data), lines
         sources = {measured: open_split(benchmark, measured, data, index_dir)}
         classes = None if benchmark.task == "retrieval" else read_class_list(benchmark, data)
     except MissingData as error:
@@ -194,19 +165,9 @@ def open_training(
 ) -> dict[str, Source]:
     """Opens the splits that tasks fit classifiers to, and choose settings by.
 
-    Args:
-      benchmark: the benchmark.
-      tasks: the tasks.
-      data: the folder with all data sets.
-      index_dir: a folder that keeps scans of shards for the next start.
-
-    Returns:
-      "train" if a task reads it; and "validation" for linear probes, which choose settings by it,
-      and for few shots, which are drawn from both, if there is such a split. If there is none, or
-      it is what is measured, linear probes take a fifth of the training images instead.
-
-    Raises:
-      MissingData: the training images are missing.
+    They are "train" if a task reads it; and "validation" for linear probes, which choose settings
+    by it, and for few shots, which are drawn from both, if there is such a split. If there is none,
+    or it is what is measured, linear probes take a fifth of the training images instead.
     """
     if not any(task in TRAIN_TASKS for task in tasks):
         return {}
@@ -217,8 +178,3 @@ def open_training(
         if validation is not None:
             sources["validation"] = validation
     return sources
-
-
-def join_settings(described: Mapping[str, Any]) -> str:
-    """Returns settings as a text that is the same for equal settings."""
-    return json.dumps(described, sort_keys=True, ensure_ascii=False)

@@ -4,7 +4,7 @@ import functools
 import json
 import pathlib
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from big_align.suites import catalog
 
@@ -12,48 +12,32 @@ FILE = pathlib.Path(__file__).parent / "published.json"
 
 
 class PublishedNumber(NamedTuple):
-    """A number from a table.
+    """A number from a table."""
 
-    Attributes:
-      model: the model, as named in the table.
-      data: what it was trained on; "" if the table does not say.
-      paper: the paper of the table.
-      table: the table, as in "Table 4".
-      value: value in percent.
-    """
-
-    model: str
-    data: str
+    model: str  # as named in the table
+    data: str  # what it was trained on; "" if the table does not say
     paper: str
-    table: str
-    value: float
+    table: str  # as in "Table 4"
+    value: float  # in percent
 
 
 @functools.cache
+def _read_file() -> dict[str, Any]:
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
 def read_papers() -> dict[str, str]:
     """Returns the authors and titles of the papers, by the names that numbers use for them."""
-    return json.loads(FILE.read_text(encoding="utf-8"))["papers"]
-
-
-@functools.cache
-def _read_numbers() -> list[dict]:
-    return json.loads(FILE.read_text(encoding="utf-8"))["numbers"]
+    return _read_file()["papers"]
 
 
 def find_published(dataset: str, task: str) -> dict[str, list[PublishedNumber]]:
-    """Returns the published numbers for a data set, by the column of results they belong to.
+    """Returns the published numbers for a data set or suite, by the column of results.
 
     For a suite these are the means that papers report, and those of tables that have all of it.
-
-    Args:
-      dataset: name of the data set, or of a suite.
-      task: one of `plans.TASKS`.
-
-    Returns:
-      Numbers by column; "score" is the metric of the data set.
     """
     found: dict[str, list[PublishedNumber]] = {}
-    for entry in _read_numbers():
+    for entry in _read_file()["numbers"]:
         value = _find_value(entry["values"], dataset) if entry["task"] == task else None
         if value is not None:
             fields = {name: entry[name] for name in PublishedNumber._fields[:-1]}

@@ -30,15 +30,8 @@ TASK_NAMES = {
 """CLIP_benchmark's names of our tasks; tasks that it lacks keep their names."""
 
 FIRST = (
-    "dataset",
-    "model",
-    "pretrained",
-    "task",
-    "split",
-    "images",
-    "images_in_all",
-    "metric",
-    "score",
+    *("dataset", "model", "pretrained", "task", "split"),
+    *("images", "images_in_all", "metric", "score"),
 )
 KNOWN = (
     *("acc1", "acc5", "mean_per_class_recall", "mean_average_precision", "map_11_point"),
@@ -61,16 +54,9 @@ NEEDS = {
 
 
 class ResultFiles:
-    """The results of any number of models and data sets.
+    """The results of any number of models and data sets, in a CSV and a JSON next to it.
 
-    Args:
-      path: path of the CSV; the JSON, from which it continues, is next to it.
-
-    Attributes:
-      rows: the results, in order.
-
-    Raises:
-      UserError: the path does not end in .csv, or the existing files cannot be continued.
+    It continues from the JSON.
     """
 
     def __init__(self, path: str):
@@ -96,9 +82,6 @@ class ResultFiles:
         """Makes the folder, and writes the CSV again if it lacks results of the JSON.
 
         A kill between the two files leaves it without the last one.
-
-        Raises:
-          UserError: they cannot be written.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,21 +101,15 @@ class ResultFiles:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with lock_folder(self.path.parent):
             there = read_rows(self.json) if self.json.is_file() else []
-            self.rows = there + [finite_json(dict(row)) for row in rows]
+            finite = ({**row, "metrics": finite_or_text(row["metrics"])} for row in rows)
+            self.rows = [*there, *finite]
             text = json.dumps(self.rows, indent=1, ensure_ascii=False)
             write_whole(self.json, f"{text}\n".encode(), sync=True)
             write_whole(self.path, write_csv(self.rows).encode(), sync=True)
 
 
 class WorkdirLog:
-    """Appends results to `WORKDIR/evaluations.jsonl` if the model is a workdir.
-
-    Args:
-      path: path of the model.
-
-    Raises:
-      MissingCheckpoint: the workdir has no complete checkpoint, or not the one that is named.
-    """
+    """Appends results to `WORKDIR/evaluations.jsonl` if the path of the model is a workdir."""
 
     def __init__(self, path: str):
         self._found = None
@@ -156,11 +133,7 @@ class WorkdirLog:
 
 
 def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Reads a JSON file of results.
-
-    Raises:
-      UserError: it is not in the format in which it was written.
-    """
+    """Reads a JSON file of results; an error says that it is not as it was written."""
     try:
         rows = read_json(str(path))
     except UserError as error:
@@ -191,11 +164,6 @@ def _find_fault(row: Any) -> str:
             return f"{name} as {field}, but {put_in_a_line(repr(row[field]))[:40]}"
     task = row["settings"].get("task")
     return "" if isinstance(task, str) and task in TASK_NAMES else "settings.task"
-
-
-def finite_json(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row for JSON, with NaN and infinity as text."""
-    return row | {"metrics": finite_or_text(row["metrics"])}
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]]) -> str:

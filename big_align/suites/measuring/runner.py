@@ -26,56 +26,33 @@ from big_align.use.inference.loaded_model import LoadedModel
 class Order:
     """What to measure, and how.
 
-    Attributes:
-      model: the path of the model.
-      benchmarks: names of the benchmarks, each with its templates: texts with {} in place of a
-        class name, and perhaps {description}; None for those in which the model's run has trained
-        class texts, or else those of its class list.
-      tasks: tasks from `plans.TASKS`.
-      data: the folder with all data sets.
-      settings: settings of the tasks.
-      allow_trained: whether splits that the model was trained on are measured anyway.
-      index_dir: a folder that keeps scans of shards for the next start.
+    Benchmarks come with their templates; None for those in which the model's run has trained class
+    texts, or else those of the class list.
     """
 
-    model: str
+    model: str  # its path
     benchmarks: Mapping[str, tuple[str, ...] | None]
-    tasks: Sequence[str]
-    data: str
+    tasks: Sequence[str]  # from `plans.TASKS`
+    data: str  # the folder with all data sets
     settings: TaskSettings = TaskSettings()
-    allow_trained: bool = False
-    index_dir: str | None = None
+    allow_trained: bool = False  # measures splits that it was trained on
+    index_dir: str | None = None  # keeps scans of shards for the next start
 
 
 @dataclasses.dataclass
 class RunReport:
-    """The results of an order.
+    """The results of an order; what is missing or failed is a benchmark, or a task of it."""
 
-    Attributes:
-      rows: results, including earlier ones, in the order of the benchmarks.
-      measured: number of results measured in this call.
-      missing: number of benchmarks, or of tasks in them, that were left out because their data are
-        missing or they do not fit the model.
-      failed: number of benchmarks, or of tasks in them, that ended in an error.
-    """
-
-    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    measured: int = 0
-    missing: int = 0
-    failed: int = 0
+    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # including earlier ones
+    measured: int = 0  # results of this call
+    missing: int = 0  # without data, or unfit for the model
+    failed: int = 0  # ended in an error
 
 
 def run_benchmarks(
     order: Order, model: LoadedModel, store: EmbeddingStore, files: ResultFiles
 ) -> RunReport:
-    """Measures what is not among the results yet; each result is written as soon as it is known.
-
-    Args:
-      order: what to measure.
-      model: the model at `order.model`.
-      store: embeds with the model.
-      files: files of results.
-    """
+    """Measures what is not among the results yet; each result is written as soon as it is known."""
     report = RunReport()
     plans, log = _make_plans(order, model, report), WorkdirLog(order.model)
     measurers = _make_measurers(order, model, store, plans, report)

@@ -25,7 +25,7 @@ from big_align.evaluators.few_shot import (
 )
 from big_align.evaluators.knn import measure_neighbors
 from big_align.evaluators.linear_probe import ProbeSettings, fit_probe
-from big_align.evaluators.retrieval import DIRECTIONS, join_captions, measure_recalls
+from big_align.evaluators.retrieval import DIRECTIONS, measure_recalls
 from big_align.evaluators.scores import OF_SEVERAL_LABELS
 from big_align.evaluators.text_tuning import TUNING, ClassEmbeddings, list_tuned, measure_tuning
 from big_align.evaluators.zero_shot import check_named
@@ -43,21 +43,14 @@ KS = (1, 5, 10)
 class TaskSettings:
     """How tasks are measured.
 
-    Attributes:
-      shots: images per class for `few_shot` and `few_shot_text`.
-      draws: number of draws for both.
-      seed: seed of the validation split of `linear_probe`.
-      equal_classes: what `zero_shot` does with classes of one text, such as the two that CLIP's
-        list of ImageNet calls "missile": "wrong", for nothing tells them apart; or "first", as an
-        argmax takes them, and with it CLIP's paper and those that use its list.
-
-    Raises:
-      UserError: a value is out of range or unknown.
+    Classes of one text, such as the two that CLIP's list of ImageNet calls "missile", are "wrong",
+    for nothing tells them apart; or the "first" counts, as an argmax takes them, and with it CLIP's
+    paper and those that use its list.
     """
 
-    shots: tuple[int, ...] = (1, 2, 4, 8, 16)
-    draws: int = 3
-    seed: int = 0
+    shots: tuple[int, ...] = (1, 2, 4, 8, 16)  # images per class for few shots
+    draws: int = 3  # of these images
+    seed: int = 0  # of the validation split of `linear_probe`
     equal_classes: str = EQUAL_CLASSES[0]
 
     def __post_init__(self):
@@ -72,19 +65,12 @@ class TaskSettings:
 
 
 class LabeledSplit(NamedTuple):
-    """A split of a data set with classes, embedded.
+    """A split of a data set with classes, embedded."""
 
-    Attributes:
-      name: name for error messages, as in "cifar10 test".
-      source: its examples.
-      images: their embeddings.
-      label: the class of each example, or whether it has each class.
-    """
-
-    name: str
+    name: str  # for error messages, as in "cifar10 test"
     source: Source
     images: EmbeddedImages
-    label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"]
+    label: Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"]  # of each, or which it has
 
     def take(self, what: str) -> LabeledFeatures:
         """Returns the readable images, with their "features" or "embedding"."""
@@ -95,17 +81,7 @@ class LabeledSplit(NamedTuple):
 def read_labels(
     source: Source, classes: ClassList, several: bool, max_broken_fraction: float
 ) -> Int[np.ndarray, "n"] | Bool[np.ndarray, "n c"]:
-    """Reads the labels of a source.
-
-    Args:
-      source: a source whose labels are indices into the class list.
-      classes: the list.
-      several: whether an example has any number of labels.
-      max_broken_fraction: the fraction of broken examples above which evaluation stops.
-
-    Raises:
-      UserError: the source names other classes, or an example has several labels but may have one.
-    """
+    """Reads the labels of a source, which are indices into the class list."""
     source = join_labels(source, classes, "the data set")
     with EvalLoader(source, "resize(1)", 1, max_broken_fraction=max_broken_fraction) as loader:
         if not several:
@@ -127,13 +103,7 @@ def measure_zero_shot(
 ) -> Outcome:
     """Measures how well images are classified by the nearest class text.
 
-    Args:
-      test: the split to measure on.
-      classes: the classes and their names.
-      ztxt: unit-length embeddings of the classes.
-      metric: one of `scores.SCORES`.
-      temperature: what cosines are divided by for probabilities; None for `TEMPERATURE`.
-      equal_classes: as in `TaskSettings`.
+    Without a temperature probabilities are those by `TEMPERATURE`.
     """
     taken = test.take("embedding")
     if taken.label.ndim == 1:
@@ -181,15 +151,7 @@ def measure_few_shot(
     """Measures few-shot classifiers; the score is that of a linear probe with the most shots.
 
     Numbers of shots that a class has too few images for are left out, unless all of them are.
-
-    Args:
-      test: the split to measure on.
-      drawn: the splits that images are drawn from.
-      ztxt: unit-length embeddings of the classes; None for linear probes only.
-      settings: number of shots and draws.
-
-    Raises:
-      UserError: a class has too few images for any number of shots.
+    Without embeddings of the classes there are linear probes only.
     """
     sets, classes = number_classes(_join(drawn, "features"), test.take("features"))
     shots = _choose_shots(sets[0], settings, f"{drawn[0].name}, few_shot")
@@ -212,15 +174,7 @@ def measure_few_shot_text(
 ) -> Outcome:
     """Measures class texts whose encoder is tuned; the score is that with the most shots.
 
-    Args:
-      test: the split to measure on.
-      drawn: the splits that images are drawn from.
-      texts: the texts of each class.
-      make_classes: embeds classes by their texts, as a function of the text encoder.
-      settings: number of shots and draws, as for `measure_few_shot`.
-
-    Raises:
-      UserError: a class has too few images for any number of shots.
+    `make_classes` embeds classes by their texts, as a function of the text encoder.
     """
     sets, classes = number_classes(_join(drawn, "embedding"), test.take("embedding"))
     check_named(classes, len(texts), f"{drawn[0].name}, few_shot_text")
@@ -253,28 +207,8 @@ def measure_knn(test: LabeledSplit, train: LabeledSplit) -> Outcome:
     return Outcome(numbers, found["r1"], {}, metric="knn_r1")
 
 
-def pair_captions(
-    source: Source, images: EmbeddedImages, max_broken_fraction: float
-) -> tuple[list[str], Int[np.ndarray, "m"], Int[np.ndarray, "k"]]:
-    """Reads the captions of images, with the return values of `retrieval.join_captions`.
-
-    Args:
-      source: the examples.
-      images: their embeddings.
-      max_broken_fraction: the fraction of broken examples above which evaluation stops.
-    """
-    with EvalLoader(source, "resize(1)", 1, max_broken_fraction=max_broken_fraction) as loader:
-        return join_captions(loader.captions(), images.readable, images.first)
-
-
 def measure_retrieval(pairs: Pairs, folds: int) -> Outcome:
-    """Measures recalls in both directions; the score is the mean of all six.
-
-    Args:
-      pairs: images with their captions.
-      folds: number of parts of equal length that images are cut into; recalls are averaged over
-        them.
-    """
+    """Measures recalls in both directions, averaged over folds; the mean of all is the score."""
     parts = [measure_recalls(part, KS) for part in cut_pairs(pairs, folds)]
     mean = {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
     columns = dict(zip(DIRECTIONS, ("text_retrieval", "image_retrieval"), strict=True))
@@ -289,14 +223,7 @@ def measure_retrieval(pairs: Pairs, folds: int) -> Outcome:
 
 
 def list_numbers(task: str, metric: str, count: int, settings: TaskSettings) -> tuple[str, ...]:
-    """Returns the names of the numbers that a task measures.
-
-    Args:
-      task: the task.
-      metric: metric of the data set.
-      count: number of classes.
-      settings: settings of the task.
-    """
+    """Returns the names of the numbers that a task measures, if there are `count` classes."""
     if task == "retrieval":
         sides = [f"{side}_retrieval_recall@{k}" for side in ("image", "text") for k in KS]
         return *sides, "mean_recall"
@@ -320,11 +247,7 @@ def list_numbers(task: str, metric: str, count: int, settings: TaskSettings) -> 
 
 
 def cut_pairs(pairs: Pairs, folds: int) -> list[Pairs]:
-    """Cuts images with their captions into parts of equal length, in order.
-
-    Raises:
-      UserError: there are fewer images than parts.
-    """
+    """Cuts images with their captions into parts of equal length, in order."""
     if folds == 1:
         return [pairs]
     if len(pairs.zimg) < folds:

@@ -18,16 +18,10 @@ SAMPLES = 1024
 
 
 class TrainedExamples:
-    """The examples that a run was trained on, without held-out ones.
+    """The examples that a run was trained on, without held-out ones, at a workdir or a checkpoint.
 
     An example is identified by its key in a file of the same name, and by its image: shards of all
     data sets are called `0.tar`, and their keys count from 0.
-
-    Args:
-      path: a workdir, or a checkpoint of one.
-
-    Raises:
-      UserError: no part of the training data can be opened any more.
     """
 
     def __init__(self, path: pathlib.Path):

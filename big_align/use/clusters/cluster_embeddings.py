@@ -3,13 +3,13 @@
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from big_align.core.errors import UserError
 from big_align.core.progress import make_bar
@@ -27,32 +27,18 @@ SEARCHES = ("exact", "scann")
 
 
 class Plan(NamedTuple):
-    """How to cluster a folder of embeddings.
-
-    Attributes:
-      k: the number of clusters.
-      labels_per_image: how many of the nearest clusters are written at most.
-      min_similarity: the least cosine of those that are written; None writes all of them.
-      iterations: the most iterations of k-means.
-      tolerance: see `kmeans.has_converged`.
-      start: "kmeans++" or "sampled".
-      seed: the seed of the start.
-      search: "exact", or "scann", which may miss some of the nearest.
-      candidates: see `nearest_centers.nearest_of_all`.
-      sample: how many of the embeddings, drawn evenly, are iterated over, before one iteration over
-        all; None takes all throughout.
-    """
+    """How to cluster a folder of embeddings."""
 
     k: int
-    labels_per_image: int = 8
-    min_similarity: float | None = None
-    iterations: int = 20
-    tolerance: float = 1e-4
-    start: str = "kmeans++"
+    labels_per_image: int = 8  # of the nearest clusters, at most
+    min_similarity: float | None = None  # the least cosine of those that are written; None for all
+    iterations: int = 20  # of k-means, at most
+    tolerance: float = 1e-4  # see `kmeans.has_converged`
+    start: str = "kmeans++"  # or "sampled"
     seed: int = 0
-    search: str = "exact"
-    candidates: int | None = None
-    sample: int | None = None
+    search: str = "exact"  # or "scann", which may miss some of the nearest
+    candidates: int | None = None  # see `nearest_centers.nearest_of_all`
+    sample: int | None = None  # embeddings to iterate over, before once over all; None for all
 
     def check(self, rows: EmbeddingFolder) -> None:
         """Raises a UserError that names a value which does not fit, and what would."""
@@ -97,22 +83,8 @@ def find_centers(
 ) -> Float[np.ndarray, "k d"]:
     """Runs k-means and writes centers and index, or reads what was found before.
 
-    After every iteration the state is written, so that the same command continues.
-
-    Args:
-      rows: the embeddings.
-      plan: how to cluster.
-      folder: the folder, which is made if needed; every process sees it.
-      mesh: the devices.
-      block: see `nearest_centers.CenterLayout`.
-      chunk: rows that are read at a time.
-      say: receives one line per iteration.
-
-    Returns:
-      The centers, on every process.
-
-    Raises:
-      UserError: a value does not fit, the folder holds other clusters, or processes differ.
+    After every iteration the state is written, so that the same command continues. Every process
+    sees the folder and returns the centers; `chunk` rows are read at a time.
     """
     plan.check(rows)
     wanted, first = describe(rows, plan), jax.process_index() == 0
@@ -157,11 +129,7 @@ def find_centers(
 
 
 def _check_seen(folder: pathlib.Path, found: list[Any]) -> None:
-    """Checks that all processes find the same; they would wait for each other in k-means.
-
-    Raises:
-      UserError: one finds something else.
-    """
+    """Checks that all processes find the same; they would wait for each other in k-means."""
     everyone = agreement.gather("centers", found)
     others = [number for number, each in enumerate(everyone) if each != everyone[0]]
     if others:
@@ -203,17 +171,7 @@ def write_labels(
 ) -> float | None:
     """Writes the nearest centers of the rows of every shard that is not there yet.
 
-    Args:
-      rows: the embeddings.
-      centers: centers of unit length.
-      plan: how to cluster.
-      folder: the folder that `find_centers` has made.
-      mesh: the devices.
-      block: see `nearest_centers.CenterLayout`.
-      chunk: rows that are read at a time.
-
-    Returns:
-      How many labels a row has in the shards written now; None if there was nothing to write.
+    Returns how many labels a row has in the shards written now; None if all were there.
     """
     first, shards = jax.process_index() == 0, rows.shards
     if plan.search == "scann":  # each process searches by itself
@@ -236,8 +194,9 @@ def write_labels(
         disable=jax.process_index() != 0,
     )  # fmt: skip
     written = 0
+    least = -np.inf if plan.min_similarity is None else plan.min_similarity
+    found = (np.where(cosine >= least, label, -1) for cosine, label in find(part))
     with bar:
-        found = _above(find(part), plan.min_similarity)
         for shard, labels in shard_files.cut_in_shards(found, todo):
             written += _write(rows, shard, labels, folder, first)
             bar.update(shard.count)
@@ -253,11 +212,3 @@ def _write(
     if write:
         shard_files.write_shard(folder, shard, CLUSTERS, labels, rows.key_lines(shard))
     return int((labels >= 0).sum())
-
-
-def _above(
-    found: Iterable[tuple[np.ndarray, np.ndarray]], min_similarity: float | None
-) -> Iterable[Int[np.ndarray, "_ l"]]:
-    """Yields labels, -1 if the cosine is too small."""
-    least = -np.inf if min_similarity is None else min_similarity
-    return (np.where(cosine >= least, label, -1) for cosine, label in found)

@@ -6,6 +6,7 @@ of its rows, so the mean cosine never falls (Dhillon and Modha 2001), if assignm
 unit lengths this is eq. 2 of MLCD with centers of unit length.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -31,27 +32,16 @@ SPARE = 64
 
 
 class Iteration(NamedTuple):
-    """What one iteration did.
+    """What one iteration did."""
 
-    Attributes:
-      number: counted from 1.
-      objective: the mean cosine of rows to the nearest of the centers that it began with.
-      empty: clusters without a row; they were given new centers.
-      centers: collects the centers that it ended with on the host, [k d], on every process.
-    """
-
-    number: int
-    objective: float
-    empty: int
+    number: int  # counted from 1
+    objective: float  # the mean cosine of rows to the nearest of the centers that it began with
+    empty: int  # clusters without a row; they were given new centers
     centers: Callable[[], Float[np.ndarray, "k d"]]
 
 
 class Farthest:
-    """The rows farthest from their centers, of those seen so far; ties by their numbers.
-
-    Args:
-      size: how many are kept.
-    """
+    """The rows farthest from their centers, of those seen so far; ties by their numbers."""
 
     def __init__(self, size: int):
         self._size = size
@@ -81,15 +71,10 @@ class Farthest:
 class SphericalKMeans:
     """Iterations of k-means over rows that are streamed.
 
-    Args:
-      rows: has `count`, `dim`, `absent`, `read(first, end)`, `take(numbers)` and `name(number)`;
-        rows of any length count by their direction, rows of zeros do not count.
-      k: the number of clusters.
-      mesh: the devices.
-      block: see `nearest_centers.CenterLayout`.
-      chunk: rows that are read and compared at a time.
-      candidates: see `nearest_centers.nearest_of_all`; with a number, a row may be assigned to a
-        center that is nearest only up to the rounding of bfloat16.
+    Rows have `count`, `dim`, `absent`, `read(first, end)`, `take(numbers)` and `name(number)`;
+    those of any length count by their direction, and those of zeros do not count. With
+    `candidates`, a row may be assigned to a center that is nearest only up to the rounding of
+    bfloat16.
     """
 
     def __init__(
@@ -147,16 +132,7 @@ class SphericalKMeans:
         )
 
     def iterate(self, centers: Float[np.ndarray, "k d"], done: int = 0) -> Iterator[Iteration]:
-        """Yields iterations endlessly.
-
-        Args:
-          centers: the centers to start from, of unit length.
-          done: how many iterations have led to them.
-
-        Raises:
-          UserError: there are not k centers, or they are not as wide as the embeddings, or one of
-            these is not finite.
-        """
+        """Yields iterations endlessly, from unit-length centers that `done` of them have led to."""
         wanted = (self._layout.k, self._rows.dim)
         if centers.shape != wanted:
             raise UserError(f"the centers are {list(centers.shape)}, not {list(wanted)}")
@@ -170,10 +146,8 @@ class SphericalKMeans:
             if len(empty):
                 self._reseed(empty, farthest, counts)
             objective = total / int(counts.sum())
-            yield Iteration(done, objective, len(empty), self._collect_centers)
-
-    def _collect_centers(self) -> Float[np.ndarray, "k d"]:
-        return self._layout.collect(self._centers)
+            collect = functools.partial(self._layout.collect, self._centers)
+            yield Iteration(done, objective, len(empty), collect)
 
     def _pass(self) -> tuple[Array, Array, float, Farthest]:
         """Assigns all rows: sums and counts of centers, the sum of cosines, the farthest rows."""
@@ -227,10 +201,7 @@ class SphericalKMeans:
 def has_converged(objectives: Sequence[float], empty: int, tolerance: float) -> bool:
     """Returns whether the last iteration gained little and left nothing to reseed.
 
-    Args:
-      objectives: those of all iterations.
-      empty: clusters that the last one had to reseed.
-      tolerance: the gain that counts as little, as a fraction of what the mean cosine lacks to 1.
+    Little is a gain of at most a `tolerance` of what the mean cosine lacks to 1.
     """
     if len(objectives) < 2 or empty:
         return False

@@ -34,11 +34,7 @@ ROUNDING = 1e-6
 
 
 class Sample:
-    """Rows in memory, with the interface of a folder of embeddings on disk.
-
-    Args:
-      values: one row per example; a row of zeros means that there is none.
-    """
+    """Rows in memory, with the interface of a folder of embeddings on disk; zeros mean none."""
 
     def __init__(self, values: Float[np.ndarray, "n d"]):
         self.values = values
@@ -61,10 +57,7 @@ class Sample:
 class DrawnRows:
     """Rows of a folder that are drawn evenly, without putting back, and read when needed.
 
-    Args:
-      rows: the folder.
-      count: how many to draw, and as many more as are absent: so at least this many are there.
-      seed: the seed of the draw.
+    As many more as are absent are drawn, so at least `count` are there.
     """
 
     def __init__(self, rows: Any, count: int, seed: int):
@@ -107,15 +100,7 @@ def start_centers(
 ) -> Float[np.ndarray, "k d"]:
     """Chooses k of the rows as centers; the same for the same arguments on any devices.
 
-    Args:
-      rows: has `count`, `dim`, `absent`, `read(first, end)` and `take(numbers)`.
-      k: how many.
-      start: "sampled" draws evenly, "kmeans++" from a sample of 4 k rows and at least 65,536.
-      mesh: the devices.
-      seed: the seed of the draws.
-
-    Raises:
-      UserError: there are fewer rows, `start` is unknown, or a row is not finite.
+    "sampled" draws evenly, "kmeans++" from a sample of 4 k rows and at least 65,536.
     """
     if start not in STARTS:
         raise UserError(f"start = {start!r} is unknown; known: {', '.join(STARTS)}")
@@ -137,16 +122,9 @@ def start_centers(
 def draw_plus_plus(
     sample: Float[np.ndarray, "n d"], k: int, mesh: Mesh, rng: np.random.Generator
 ) -> Int[np.ndarray, " k"]:
-    """Draws k different rows as k-means++ does.
+    """Draws k different rows as k-means++ does; returns their numbers in the order of the draws.
 
-    Args:
-      sample: unit-length rows, all in memory, and on the devices in equal parts.
-      k: how many.
-      mesh: the devices.
-      rng: the random numbers of the draws.
-
-    Returns:
-      The numbers of the rows, in the order in which they were drawn.
+    The sample has unit-length rows, all in memory, and on the devices in equal parts.
     """
     distances = SampleDistances(sample, mesh)
     chosen = [int(rng.integers(len(sample)))]
@@ -180,12 +158,7 @@ def _accept(
 
 
 class SampleDistances:
-    """The squared distance of every row of a sample to the nearest center so far.
-
-    Args:
-      sample: unit-length rows.
-      mesh: the devices, over which the sample is split.
-    """
+    """The squared distance of every row of a sample to the nearest center so far."""
 
     def __init__(self, sample: Float[np.ndarray, "n d"], mesh: Mesh):
         self._count = len(sample)

@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_at_least
 from big_align.models.dual_encoder import normalize
 from big_align.parallel.meshes import BATCH_AXES, batch_sharding, replicated
 from big_align.parallel.shards import map_rows
@@ -35,17 +35,13 @@ BLOCK_CPU, BLOCK = 256, 8192
 class CenterLayout:
     """How k centers are laid out on the devices: equal parts in order, of whole blocks, zeros last.
 
-    Args:
-      k: the number of centers.
-      mesh: the devices.
-      block: the most centers that are compared with at a time on each device; None suits it.
+    At most `block` centers are compared with at a time on each device; None suits it.
     """
 
     def __init__(self, k: int, mesh: Mesh, block: int | None = None):
         if block is None:
             block = BLOCK_CPU if mesh.devices.flat[0].platform == "cpu" else BLOCK
-        if k < 1 or block < 1:
-            raise UserError(f"k = {k} and block = {block} must be at least 1")
+        check_at_least(1, k=k, block=block)
         self.k, self.mesh = k, mesh
         part = -(-k // mesh.size)
         blocks = -(-part // block)
@@ -85,19 +81,11 @@ def nearest_of_all(
     count: int,
     candidates: int | None,
 ) -> tuple[Float[Array, "c p"], Int[Array, "c p"]]:
-    """Finds the nearest centers of rows that every device has, inside `map_rows`.
+    """Finds the nearest centers of unit-length rows that every device has, inside `map_rows`.
 
-    Args:
-      x: unit-length rows.
-      centers: the part of this device.
-      layout: the layout of the centers.
-      count: how many to find.
-      candidates: None compares in float32; a number compares in bfloat16, and so many of the
-        nearest again in float32.
-
-    Returns:
-      Cosines in float32, largest first, and the numbers of the centers, on every device. Ties go to
-      the first center.
+    None as `candidates` compares in float32; a number compares in bfloat16, and so many of the
+    nearest again in float32. Returns cosines in float32, largest first, and the numbers of the
+    centers, on every device. Ties go to the first center.
     """
     if candidates is not None:
         kept = min(max(count, candidates), layout.k)
@@ -181,11 +169,7 @@ def own_rows(x: Array) -> Array:
 def place_rows(rows: Any, first: int, chunk: int, mesh: Mesh) -> Float[Array, "chunk d"]:
     """Places rows [first, first + chunk) of the data; each process reads those of its devices.
 
-    Args:
-      rows: has `count`, `dim` and `read(first, end)`.
-      first: the first row.
-      chunk: a multiple of the number of devices; rows after the last one are zero.
-      mesh: the devices.
+    The chunk is a multiple of the number of devices; rows after the last one are zero.
     """
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
@@ -200,8 +184,7 @@ def place_rows(rows: Any, first: int, chunk: int, mesh: Mesh) -> Float[Array, "c
 
 def round_chunk(chunk: int, count: int, mesh: Mesh) -> int:
     """Returns the smaller of `chunk` and `count`, rounded up to divide evenly over the devices."""
-    if chunk < 1:
-        raise UserError(f"chunk = {chunk} must be at least 1")
+    check_at_least(1, chunk=chunk)
     return -(-min(chunk, max(count, 1)) // mesh.size) * mesh.size
 
 
@@ -216,19 +199,7 @@ def one_ahead(begun: Iterator[Any]) -> Iterator[Any]:
 
 
 class NearestCenters:
-    """Finds the nearest centers of rows that are read in chunks.
-
-    Args:
-      centers: unit-length rows.
-      mesh: the devices; the centers are split over them.
-      count: how many to find.
-      block: see `CenterLayout`.
-      chunk: rows that are compared at a time.
-      candidates: see `nearest_of_all`.
-
-    Raises:
-      UserError: `count` is more than there are centers.
-    """
+    """Finds the nearest of unit-length centers, split over the mesh, for rows read in chunks."""
 
     def __init__(
         self,
@@ -257,11 +228,7 @@ class NearestCenters:
     def __call__(
         self, rows: Any
     ) -> Iterator[tuple[Float[np.ndarray, "n p"], Int[np.ndarray, "n p"]]]:
-        """Yields, chunk by chunk on every process, cosines [n p] and numbers [n p] of centers.
-
-        Args:
-          rows: has `count`, `dim` and `read(first, end)`.
-        """
+        """Yields, chunk by chunk on every process, cosines [n p] and numbers [n p] of centers."""
         chunk = round_chunk(self._chunk, rows.count, self._mesh)
         starts = range(0, rows.count, chunk)
         begun = (self._find(self._centers, place_rows(rows, i, chunk, self._mesh)) for i in starts)

@@ -25,16 +25,7 @@ REORDERED = 20
 
 
 class ScannSearch:
-    """Finds the nearest centers of rows that are read in chunks.
-
-    Args:
-      centers: unit-length rows.
-      count: how many to find.
-      chunk: rows that are searched at a time.
-
-    Raises:
-      UserError: ScaNN is not installed.
-    """
+    """Finds the nearest of unit-length centers for rows that are read in chunks."""
 
     def __init__(self, centers: Float[np.ndarray, "k d"], count: int, chunk: int):
         tensorflow_on_cpu.load()
@@ -60,11 +51,7 @@ class ScannSearch:
     def __call__(
         self, rows: Any
     ) -> Iterator[tuple[Float[np.ndarray, "n p"], Int[np.ndarray, "n p"]]]:
-        """Yields, chunk by chunk, cosines [n p] and numbers [n p] of centers, nearest first.
-
-        Args:
-          rows: has `count` and `read(first, end)`.
-        """
+        """Yields, chunk by chunk, cosines [n p] and numbers [n p] of centers, nearest first."""
         for first in range(0, rows.count, self._chunk):
             queries = scale_rows(rows.read(first, min(first + self._chunk, rows.count)))
             label, cosine = self._searcher.search_batched_parallel(queries)

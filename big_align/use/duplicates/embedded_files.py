@@ -41,18 +41,10 @@ class UnitEncoder(SourceEncoder):
 def make_unit_encoder(
     model: Pretrained, what: str | None, transform: str | None, batch_size: int | None = None
 ) -> UnitEncoder:
-    """Makes an encoder of images.
+    """Makes an encoder of images by an image tower, or a dual encoder's.
 
-    Args:
-      model: a dual encoder or an image tower.
-      what: "embedding" or "features"; None takes embeddings if the model has a projection, and
-        features if it is just an image tower.
-      transform: image operations; None takes whole images, resized to the model's own size: a
-        crop would hide what was cut off.
-      batch_size: as in `embed_source.make_encoder`.
-
-    Raises:
-      UserError: as in `embed_source.make_encoder`.
+    By default it takes embeddings if the model has a projection, else features; and whole images,
+    resized to the model's own size: a crop would hide what was cut off.
     """
     what = what or ("embedding" if model.kind == "dual" else "features")
     if transform is None and model.image_size:
@@ -65,19 +57,8 @@ class EmbeddedFiles:
     """The images of some files in their order, embedded.
 
     `folder` holds a folder of `data/precomputed` for each file, named after whatever its rows
-    depend on. So a file that has been embedded is not read again, unless it has changed.
-
-    Args:
-      inputs: the files.
-      encoder: the encoder that embeds.
-      folder: the folder, which is made if needed.
-      max_broken_fraction: the broken fraction of a file above which embedding stops.
-
-    Attributes:
-      count: rows.
-      dim: columns.
-      files: rows of each file; 0 if it cannot be opened.
-      unopened: why files cannot be opened, by their names.
+    depend on. So a file that has been embedded is not read again, unless it has changed. One that
+    cannot be opened has no rows, and is `unopened` with the reason.
     """
 
     def __init__(
@@ -100,14 +81,7 @@ class EmbeddedFiles:
         self.count = self._offsets.count
 
     def embed(self, say: str = "embed") -> int:
-        """Embeds what is not on disk; returns how many images were embedded.
-
-        Args:
-          say: the title of the progress bar.
-
-        Raises:
-          UserError: no file can be read, or the model's output is not finite.
-        """
+        """Embeds what is not on disk; returns how many images were embedded."""
         made, sizes = 0, np.zeros(len(self.inputs.paths), np.int64)
         with make_bar(desc=say, unit="image", dynamic_ncols=True) as bar:
             for file in range(len(sizes)):
@@ -124,8 +98,10 @@ class EmbeddedFiles:
             bar.total = bar.n
         self._arrange(sizes)
         if not self.count:
-            name, why = next(iter(self.unopened.items()), (self.inputs.paths[0], "it is empty"))
-            raise UserError(f"there are no images in {self._tell_paths()}; of {name}: {why}")
+            paths = self.inputs.paths
+            name, why = next(iter(self.unopened.items()), (paths[0], "it is empty"))
+            told = paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
+            raise UserError(f"there are no images in {told}; of {name}: {why}")
         return made
 
     def _embed_file(self, file: int, source: Source, folder: pathlib.Path, bar: tqdm) -> int:
@@ -136,10 +112,6 @@ class EmbeddedFiles:
         return embed_source(
             self._encoder, Pieces(source), folder, DTYPE, about, self._fraction, bar
         )
-
-    def _tell_paths(self) -> str:
-        paths = self.inputs.paths
-        return paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
 
     def _find_folder(self, file: int) -> pathlib.Path:
         encoder, inputs = self._encoder, self.inputs

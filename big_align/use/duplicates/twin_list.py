@@ -29,28 +29,16 @@ SHARD = re.compile(
 
 
 class TwinPair(NamedTuple):
-    """A training image and the image that it is near to.
-
-    Attributes:
-      cosine: the cosine of their embeddings.
-      image: the number of the training image.
-      place: the index of the test set among all; -1 for the training images themselves.
-      twin: the number of the other image there.
-    """
+    """A training image and the image that it is near to."""
 
     cosine: float
     image: int
-    place: int
-    twin: int
+    place: int  # the index of its test set among all; -1 for the training images themselves
+    twin: int  # the number of the other image there
 
 
 class ComparedSet(NamedTuple):
-    """A test set: the shards with one name.
-
-    Attributes:
-      name: the name of its files, without the number of the shard.
-      files: its embedded images.
-    """
+    """A test set: the shards with one name, without their numbers, and their embedded images."""
 
     name: str
     files: EmbeddedFiles
@@ -58,24 +46,12 @@ class ComparedSet(NamedTuple):
 
 @dataclasses.dataclass
 class TwinSettings:
-    """What counts as a near-duplicate, and where to look for one.
+    """What counts as a near-duplicate, and where to look for one."""
 
-    Attributes:
-      threshold: cosines above it are near-duplicates.
-      within: whether training images are compared with each other as well.
-      buckets: see `Buckets.choose`.
-      probes: buckets that are searched for an image.
-      seed: the seed of k-means.
-
-    Raises:
-      UserError: the threshold is not a cosine between 0 and 1, or `buckets` or `probes` is below 1.
-    """
-
-    threshold: float = THRESHOLD
-    within: bool = False
-    buckets: int | None = None
-    probes: int = PROBES
-    seed: int = 0
+    threshold: float = THRESHOLD  # cosines above it are near-duplicates
+    within: bool = False  # whether training images are compared with each other as well
+    buckets: int | None = None  # see `Buckets.choose`
+    probes: int = PROBES  # buckets that are searched for an image
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
@@ -87,13 +63,9 @@ class TwinSettings:
 class TwinList:
     """What a search has found.
 
-    Attributes:
-      images: training images that were looked at.
-      twins: the nearest image of each image that is dropped, in the order of the images.
-      counts: images near an image of each test set, or near another training image.
-      histogram: for each test set, how many images have a nearest one with a cosine in each of
-        200 bins from 0 to 1.
-      misses: pairs just below the threshold, the nearest first.
+    For each test set, or `WITHIN`, there are counts of images near one of it, and histograms of the
+    cosines with the nearest of it, in 200 bins from 0 to 1. `misses` are pairs just below the
+    threshold, the nearest first; `twins` are in the order of the images that are dropped.
     """
 
     images: int
@@ -149,41 +121,28 @@ def find_twins(
     """Finds near-duplicates among training images.
 
     Images near a test image are dropped first, and then take no part in the comparison of training
-    images with each other, of which the first one stays.
-
-    Args:
-      training: the training images, read in blocks; only the results are kept in memory, and with
-        `settings.within` a few bytes per image.
-      tests: test sets, each of which is held in memory in its turn.
-      settings: the settings of the search.
-      mesh: the devices.
+    images with each other, of which the first one stays. Training images are read in blocks; each
+    test set is held in memory in its turn.
     """
     found = TwinList(training.count)
     best: dict[int, TwinPair] = {}
     for place, test in enumerate(tests):
         buckets = _choose_buckets(test.files, settings)
-        counts, count = np.zeros(BINS, np.int64), 0
+        found.counts[test.name], found.histogram[test.name] = 0, np.zeros(BINS, np.int64)
         with make_bar(desc=f"compare with {test.name}", total=training.count, unit="image",
                   dynamic_ncols=True) as bar:  # fmt: skip
-            nearest = find_nearest(training, test.files, buckets, mesh, seed=settings.seed)
-            for first, block in nearest:
-                twins, misses = _part(block, first, place, settings.threshold)
-                for twin in twins:
+            for first, block in find_nearest(training, test.files, buckets, mesh):
+                for twin in _take(found, test.name, block, first, place, settings.threshold):
                     best[twin.image] = max(best.get(twin.image, twin), twin)
-                count += len(twins)
-                _note(found, counts, block, misses)
                 bar.update(len(block.cosine))
-        found.counts[test.name], found.histogram[test.name] = count, counts
     if settings.within:
         gone = np.zeros(training.count, bool)
         gone[list(best)] = True
         buckets = _choose_buckets(training, settings)
-        nearest = find_earlier(training, buckets, mesh, gone, settings.seed)
-        twins, misses = _part(nearest, 0, -1, settings.threshold)
+        found.counts[WITHIN], found.histogram[WITHIN] = 0, np.zeros(BINS, np.int64)
+        nearest = find_earlier(training, buckets, mesh, gone)
+        twins = _take(found, WITHIN, nearest, 0, -1, settings.threshold)
         best |= {twin.image: twin for twin in twins}
-        counts = np.zeros(BINS, np.int64)
-        _note(found, counts, nearest, misses)
-        found.counts[WITHIN], found.histogram[WITHIN] = len(twins), counts
     found.twins = [best[image] for image in sorted(best)]
     found.misses = [miss for miss in sorted(found.misses, reverse=True) if miss.image not in best]
     return found
@@ -194,26 +153,22 @@ def _choose_buckets(files: EmbeddedFiles, settings: TwinSettings) -> Buckets:
     return Buckets.choose(present, settings.buckets, settings.probes)
 
 
-def _part(
-    block: Nearest, first: int, place: int, threshold: float
-) -> tuple[list[TwinPair], list[TwinPair]]:
-    """Returns the near-duplicates of a block, and the pairs just below the threshold."""
-    below = np.where(block.cosine > threshold, -1, block.cosine)
-    chosen = [np.flatnonzero(block.cosine > threshold), np.argsort(-below)[:MISSES]]
-    chosen[1] = chosen[1][below[chosen[1]] > 0]
-    return tuple(
-        [TwinPair(float(block.cosine[n]), first + n, place, int(block.number[n])) for n in rows]
-        for rows in (each.tolist() for each in chosen)
+def _take(
+    found: TwinList, name: str, block: Nearest, first: int, place: int, threshold: float
+) -> list[TwinPair]:
+    """Counts a block under a name, and keeps pairs just below; returns its near-duplicates."""
+    cosine, number = block
+    below = np.where(cosine > threshold, -1, cosine)
+    nearest = np.argsort(-below)[:MISSES]
+    twins, misses = (
+        [TwinPair(float(cosine[n]), first + n, place, int(number[n])) for n in rows.tolist()]
+        for rows in (np.flatnonzero(cosine > threshold), nearest[below[nearest] > 0])
     )
-
-
-def _note(
-    found: TwinList, counts: Int[np.ndarray, " bins"], block: Nearest, misses: list[TwinPair]
-) -> None:
-    """Counts the cosines of a block in bins, and keeps the pairs that are just below."""
-    bins = np.clip((block.cosine[block.number >= 0] * BINS).astype(int), 0, BINS - 1)
-    counts += np.bincount(bins, minlength=BINS)
+    bins = np.clip((cosine[number >= 0] * BINS).astype(int), 0, BINS - 1)
+    found.histogram[name] += np.bincount(bins, minlength=BINS)
+    found.counts[name] += len(twins)
     found.misses = heapq.nlargest(MISSES, [*found.misses, *misses])
+    return twins
 
 
 def write_entries(
@@ -221,14 +176,7 @@ def write_entries(
 ) -> list[dict[str, Any]]:
     """Returns the entries of the list, as `tools.prepare --drop` reads them.
 
-    Args:
-      found: the near-duplicates.
-      training: the images.
-      tests: as in `find_twins`.
-      own_keys: whether a key is the one that the image has in its file; else it names the row.
-
-    Raises:
-      UserError: an image has no key of its own.
+    A key names the row of an image, or is its own key in its file.
     """
     key, entries = training.own_key if own_keys else training.key, []
     for twin in found.twins:

@@ -37,12 +37,7 @@ def write_twin_page(
 ) -> str:
     """Writes a page of twenty near-duplicates, of what is just below the threshold, and of cosines.
 
-    Args:
-      found: the near-duplicates.
-      training: the images.
-      tests: as in `twin_list.find_twins`.
-      settings: the settings of the search.
-      told: the model, and how it sees images.
+    `told` is about the model, and how it sees images.
     """
     dropped = f"{len(found.twins):,}"
     tiles = [Tile(f"{found.images:,}", "training images looked at"), Tile(dropped, "dropped")]

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_at_least
 from big_align.use.clusters.kmeans import SphericalKMeans, has_converged
 from big_align.use.clusters.kmeans_init import Sample, scale_rows, start_centers
 from big_align.use.clusters.nearest_centers import CHUNK, NearestCenters
@@ -28,31 +28,19 @@ BLOCK = 2048
 
 
 class Buckets(NamedTuple):
-    """How images are divided.
+    """How images are divided."""
 
-    Attributes:
-      count: buckets; 1 compares with all images.
-      probes: buckets into which an image looks.
-    """
-
-    count: int
-    probes: int
+    count: int  # 1 compares with all images
+    probes: int  # buckets into which an image looks
 
     @classmethod
     def choose(cls, images: int, count: int | None = None, probes: int = PROBES) -> "Buckets":
         """Returns buckets for a number of images.
 
-        Args:
-          images: how many are divided.
-          count: the number of buckets; None compares with all images if they are few, and else
-            takes the number that makes a search cheapest.
-          probes: buckets into which an image looks; no more than there are.
-
-        Raises:
-          UserError: a number is below 1, or there are more buckets than images.
+        Without a count it compares with all images if they are few, and else takes the number that
+        makes a search cheapest.
         """
-        if probes < 1 or (count is not None and count < 1):
-            raise UserError(f"buckets = {count} and probes = {probes} must be at least 1")
+        check_at_least(1, buckets=count, probes=probes)
         if count is None:
             count = 1 if images < EXACT_BELOW else round(math.sqrt(probes * images))
         elif count > images:
@@ -61,12 +49,7 @@ class Buckets(NamedTuple):
 
 
 class Nearest(NamedTuple):
-    """The nearest image of each of some images.
-
-    Attributes:
-      cosine: -1 if there is none.
-      number: the number of the nearest image, the first of equal ones; -1 if there is none.
-    """
+    """The nearest image of each of some images, the first of equal ones; -1 if there is none."""
 
     cosine: Float[np.ndarray, " n"]
     number: Int[np.ndarray, " n"]
@@ -90,12 +73,7 @@ class Nearest(NamedTuple):
 
 
 class UnitRows:
-    """Rows at unit length; those that are not finite, or are left out, are zero.
-
-    Args:
-      rows: has `count`, `dim`, `read(first, end)` and `take(numbers)`.
-      left_out: the rows that take no part; None for none.
-    """
+    """Rows at unit length; those that are not finite, or are left out, are zero."""
 
     def __init__(self, rows: Any, left_out: Bool[np.ndarray, " n"] | None = None):
         self._rows, self._left_out = rows, left_out
@@ -133,25 +111,13 @@ class UnitRows:
 
 
 def find_nearest(
-    rows: Any, others: Any, buckets: Buckets, mesh: Mesh, chunk: int = CHUNK, seed: int = 0
+    rows: Any, others: Any, buckets: Buckets, mesh: Mesh, chunk: int = CHUNK
 ) -> Iterator[tuple[int, Nearest]]:
-    """Finds, for each row, the nearest of other rows, a chunk at a time.
+    """Yields the first row of each chunk, and for each of its rows the nearest of other rows.
 
-    Rows of zeros, and rows that are not finite, have no nearest row and are never one.
-
-    Args:
-      rows: has `count`, `dim`, `read(first, end)` and `take(numbers)`; read a chunk at a time.
-      others: likewise; they are held in memory.
-      buckets: the buckets of the others.
-      mesh: the devices.
-      chunk: rows that are compared at a time.
-      seed: the seed of k-means.
-
-    Yields:
-      The number of the first row of a chunk, and the nearest of each of its rows.
-
-    Raises:
-      UserError: the rows differ in width, or there are no others.
+    Rows of zeros, and rows that are not finite, have no nearest row and are never one. The rows
+    have `count`, `dim`, `read(first, end)` and `take(numbers)`, and are read a chunk at a time; the
+    others likewise, but they are held in memory, divided into the buckets.
     """
     if rows.dim != others.dim:
         raise UserError(f"rows of {rows.dim} and of {others.dim} numbers cannot be compared")
@@ -166,7 +132,7 @@ def find_nearest(
             for cosine, label in NearestCenters(values, mesh, 1, chunk=chunk)(rows)
         )
     else:
-        found = _search_buckets(rows, values, buckets, mesh, chunk, seed)
+        found = _search_buckets(rows, values, buckets, mesh, chunk)
     first = 0
     for nearest in found:
         there = rows.read(first, first + len(nearest.cosine)).any(axis=1) & (nearest.number >= 0)
@@ -176,12 +142,11 @@ def find_nearest(
 
 
 def _search_buckets(
-    rows: UnitRows, values: Float[np.ndarray, "m d"], buckets: Buckets, mesh: Mesh, chunk: int,
-    seed: int,
-) -> Iterator[Nearest]:  # fmt: skip
+    rows: UnitRows, values: Float[np.ndarray, "m d"], buckets: Buckets, mesh: Mesh, chunk: int
+) -> Iterator[Nearest]:
     """Yields the nearest of each row of a chunk among the values in the buckets nearest to it."""
     sample = Sample(values)
-    centers = find_centers(sample, buckets.count, mesh, seed)
+    centers = find_centers(sample, buckets.count, mesh)
     members = _list_members(_label(sample, centers, mesh, 1)[:, 0], buckets.count)
     first = 0
     for _, probed in NearestCenters(centers, mesh, buckets.probes, chunk=chunk)(rows):
@@ -196,24 +161,13 @@ def _search_buckets(
 
 
 def find_earlier(
-    rows: Any,
-    buckets: Buckets,
-    mesh: Mesh,
-    left_out: Bool[np.ndarray, " n"] | None = None,
-    seed: int = 0,
+    rows: Any, buckets: Buckets, mesh: Mesh, left_out: Bool[np.ndarray, " n"] | None = None
 ) -> Nearest:
     """Finds, for each row, the nearest of the rows before it.
 
     A row near an earlier one is a near-duplicate, so the first of a group stays, and so does the
     row that a chain of near-duplicates leads back to (SemDeDup: Abbas et al. 2023). Rows are read
     bucket by bucket; only a few bytes are kept for each row.
-
-    Args:
-      rows: has `count`, `dim`, `read(first, end)` and `take(numbers)`.
-      buckets: the buckets of the rows.
-      mesh: the devices.
-      left_out: rows that take no part.
-      seed: the seed of k-means.
     """
     rows = UnitRows(rows, left_out)
     nearest = Nearest.none(rows.count)
@@ -223,7 +177,7 @@ def find_earlier(
         everything = np.arange(rows.count)
         _compare_earlier(rows, everything, everything, nearest)
     else:
-        centers = find_centers(rows, buckets.count, mesh, seed)
+        centers = find_centers(rows, buckets.count, mesh)
         probed = _label(rows, centers, mesh, buckets.probes)
         members = _list_members(probed[:, 0], buckets.count)
         for bucket, images in enumerate(_list_members(probed, buckets.count)):
@@ -253,10 +207,10 @@ def _compare_earlier(
             nearest.offer(some, cosine.max(1), others[cosine.argmax(1)])
 
 
-def find_centers(rows: Any, count: int, mesh: Mesh, seed: int = 0) -> Float[np.ndarray, "k d"]:
+def find_centers(rows: Any, count: int, mesh: Mesh) -> Float[np.ndarray, "k d"]:
     """Returns the centers of buckets, by a few iterations of k-means."""
     means, gains = SphericalKMeans(rows, count, mesh), []
-    for done in means.iterate(start_centers(rows, count, "kmeans++", mesh, seed)):
+    for done in means.iterate(start_centers(rows, count, "kmeans++", mesh)):
         gains.append(done.objective)
         if len(gains) == ITERATIONS or has_converged(gains, done.empty, TOLERANCE):
             break

@@ -3,72 +3,27 @@
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 
-from big_align.core.errors import UserError
-from big_align.core.types import Batch, ModelState, Params
+from big_align.core.errors import UserError, check_at_least
 from big_align.evaluators.embedder import Embedder
 from big_align.parallel.meshes import make_mesh, replicated
-from big_align.weights.encoders import Encoders
+from big_align.weights.encoders import ModelVerbs
 from big_align.weights.formats.pretrained import Pretrained
 
 DEVICE_ROWS = 64  # of a batch, on each device
-
-
-class ModelVerbs:
-    """A model without anything that trains it, in the form that `Embedder` needs.
-
-    Args:
-      pretrained: the model; its parameters are `params`, its other variables `model_state`.
-    """
-
-    def __init__(self, pretrained: Pretrained):
-        self._encoders = Encoders(pretrained)
-        self._temperature = pretrained.temperature
-
-    def scale(self, params: Params) -> Float[Array, ""] | None:
-        """Returns what cosines are multiplied by; None if the model does not say."""
-        return None if self._temperature is None else jnp.float32(1 / self._temperature)
-
-    def image_features(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b f"]:
-        """Returns what the image tower pools."""
-        return self._encoders.pool_image({"params": params, **model_state}, batch["image"])
-
-    def embed_image(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b d"]:
-        """Returns unit-length image embeddings."""
-        return self._encoders.embed_image({"params": params, **model_state}, batch["image"])
-
-    def embed_text(
-        self, params: Params, model_state: ModelState, batch: Batch
-    ) -> Float[Array, "b d"]:
-        """Returns unit-length text embeddings."""
-        variables = {"params": params, **model_state}
-        return self._encoders.embed_text(variables, batch["text"], batch["text_mask"])
 
 
 class BatchedModel:
     """Embeds batches, each padded to a power of two per device, so that few programs are compiled.
 
     It has a mesh of its own, of all devices of the process, also inside of a caller's
-    `jax.set_mesh`.
-
-    Args:
-      pretrained: the model.
-      batch_size: the most rows of a batch, over all devices; None for 64 per device.
-
-    Raises:
-      UserError: `batch_size` is below 1.
+    `jax.set_mesh`. A batch has at most `batch_size` rows over all devices; None for 64 per device.
     """
 
     def __init__(self, pretrained: Pretrained, batch_size: int | None):
-        if batch_size is not None and batch_size < 1:
-            raise UserError(f"batch_size is {batch_size}; it must be at least 1")
+        check_at_least(1, batch_size=batch_size)
         self._verbs = ModelVerbs(pretrained)
         self._mesh = make_mesh(devices=jax.local_devices())
         self._most = max(1, (batch_size or DEVICE_ROWS * self._mesh.size) // self._mesh.size)
@@ -92,28 +47,17 @@ class BatchedModel:
             reason = str(error).splitlines()[0]
             raise UserError(f"the model cannot take images {list(shape)}: {reason}") from error
 
-    def embed_images(
-        self, image: UInt8[np.ndarray, "b h w 3"], mask: Bool[np.ndarray, "b"]
-    ) -> Float[np.ndarray, "b d"]:
-        """Embeds images of a batch; rows whose mask is False are NaN."""
-        return self._run(Embedder.embed_images, image, mask)
-
-    def pool_images(
-        self, image: UInt8[np.ndarray, "b h w 3"], mask: Bool[np.ndarray, "b"]
-    ) -> Float[np.ndarray, "b f"]:
-        """Returns what the image tower pools; rows whose mask is False are NaN."""
-        return self._run(Embedder.image_features, image, mask)
-
-    def _run(
+    def apply(
         self,
-        apply: Callable[..., tuple],
+        method: Callable[..., tuple],
         image: UInt8[np.ndarray, "b h w 3"],
         mask: Bool[np.ndarray, "b"],
     ) -> Float[np.ndarray, "b d"]:
+        """Applies a method of `Embedder` to a batch; rows whose mask is False are NaN."""
         count = len(image)
         batch = {"image": self._pad(image), "mask": self._pad(mask)}
         with jax.set_mesh(self._mesh):
-            values, _ = apply(self._make_embedder(count), [batch], count)
+            values, _ = method(self._make_embedder(count), [batch], count)
         return np.where(mask[:, None], values, np.float32(np.nan))
 
     def embed_texts(

@@ -27,34 +27,26 @@ def embed_texts(
 ) -> int:
     """Writes the embeddings of this process's shards of texts that are not there yet.
 
-    An empty text keeps its row, of zeros, with an empty key.
-
-    Args:
-      model: the model that embeds.
-      texts: the texts with their keys.
-      folder: the folder, which is made if needed; every process sees it.
-      dtype: the type of what is stored, "float16" or "float32".
-      made_by: what else identifies the embeddings; `model` is only for readers.
-
-    Returns:
-      How many texts were embedded now, including empty ones.
-
-    Raises:
-      UserError: the folder holds other embeddings, or the model has no text tower or tokenizer.
+    An empty text keeps its row, of zeros, with an empty key. Every process sees the folder. What
+    identifies the embeddings is `made_by`, whose `model` is only for readers. Returns how many
+    texts were embedded now, including empty ones.
     """
     shards = shard_files.list_shards(texts)
     one = model.embed_texts(["a"])
-    fingerprint = model.made_tokenizer.fingerprint
-    digests = {"architecture": digest_architecture(model), "tokenizer_fingerprint": fingerprint}
     index = {
         "dim": one.shape[1],
         "dtype": dtype,
         "unit_length": True,
         "shards": [shard._asdict() for shard in shards],
-        "made_by": dict(made_by or {})
-        | {"weights": digest_weights(model.flat), "what": "text", "tokenizer": model.tokenizer}
-        | {"texts": _digest(texts)}
-        | digests,
+        "made_by": {
+            **(made_by or {}),
+            "weights": digest_weights(model.flat),
+            "what": "text",
+            "tokenizer": model.tokenizer,
+            "texts": _digest(texts),
+            "architecture": digest_architecture(model),
+            "tokenizer_fingerprint": model.made_tokenizer.fingerprint,
+        },
     }
     process, processes = jax.process_index(), jax.process_count()
     free = ("model", "tokenizer")  # whose paths may change; the fingerprint may not

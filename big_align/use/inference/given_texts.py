@@ -9,11 +9,7 @@ from big_align.data.labels.classes import ClassList, read_classes
 
 
 def check_texts(texts: Any) -> list[str]:
-    """Lists the given texts, one or several.
-
-    Raises:
-      UserError: there is none, or something is no text; the message says which.
-    """
+    """Lists the given texts, one or several; a UserError says which is none."""
     texts = [texts] if isinstance(texts, str) else texts
     if not hasattr(texts, "__iter__") or isinstance(texts, bytes) or np.shape(texts) == ():
         raise UserError(f"texts is a {type(texts).__name__}; give a list of texts")
@@ -28,11 +24,7 @@ def check_texts(texts: Any) -> list[str]:
 
 
 def read_names(names: Any) -> ClassList:
-    """Makes a class list of names, or reads the one that is named.
-
-    Raises:
-      UserError: there are no names, or no such list.
-    """
+    """Makes a class list of names, or reads the one that is named."""
     if isinstance(names, str):
         return read_classes(names)
     names = tuple(names) if hasattr(names, "__iter__") else ()

@@ -19,56 +19,39 @@ REMOTE_THREADS = 32  # they wait for answers and hardly compute
 
 
 class ImageBatch(NamedTuple):
-    """Some of the images.
-
-    Attributes:
-      first: the number of the first of them.
-      image: the pixels; zeros in the rows of broken images.
-      mask: False in these rows.
-      faults: why an image is broken, by its number.
-    """
+    """Some of the images, from the `first` on."""
 
     first: int
-    image: UInt8[np.ndarray, "b h w 3"]
-    mask: Bool[np.ndarray, "b"]
-    faults: dict[int, str]
+    image: UInt8[np.ndarray, "b h w 3"]  # zeros in the rows of broken images
+    mask: Bool[np.ndarray, "b"]  # False in these rows
+    faults: dict[int, str]  # why an image is broken, by its number
 
 
 def load_images(
     images: Sequence[Any], transform: image_ops.Transform, shape: tuple[int, ...], batch_size: int
 ) -> Iterator[ImageBatch]:
-    """Yields all images in batches, in their order.
+    """Yields images, as `given_images.check_images` returns them, in batches and in their order.
 
-    Args:
-      images: as `given_images.check_images` returns them.
-      transform: image operations, without randomness.
-      shape: what they make of an image, (height, width, 3).
-      batch_size: rows of every batch but the last.
-
-    Raises:
-      UserError: the operations give an image another shape.
+    The operations are without randomness, and make (height, width, 3) of an image.
     """
     remote = any(isinstance(image, str) and "://" in image for image in images)
     workers = parallel.Workers(REMOTE_THREADS if remote else None)
     faults: dict[int, str] = {}
 
-    def load(number: int) -> np.ndarray | None:
-        try:
-            data = given_images.read_image(images[number])
-            return transform(data, PositionRandom(0, number))
-        except BrokenExample as error:
-            faults[number] = str(error)
-            return None
-
     def start(first: int) -> parallel.Filling:
         def job(batch: HostBatch, begin: int, end: int) -> None:
             for row in range(begin, end):
-                pixels = load(first + row)
-                if pixels is not None and pixels.shape != shape:
-                    name = given_images.name_image(images[first + row], first + row)
+                number = first + row
+                try:
+                    data = given_images.read_image(images[number])
+                    pixels = transform(data, PositionRandom(0, number))
+                except BrokenExample as error:
+                    faults[number] = str(error)
+                    continue
+                if pixels.shape != shape:
+                    name = given_images.name_image(images[number], number)
                     raise UserError(f"{name}: {image_ops.explain_sizes(shape, pixels.shape)}")
-                if pixels is not None:
-                    batch["image"][row], batch["mask"][row] = pixels, True
+                batch["image"][row], batch["mask"][row] = pixels, True
 
         count = min(batch_size, len(images) - first)
         batch = {"image": np.zeros((count, *shape), np.uint8), "mask": np.zeros(count, bool)}

@@ -20,6 +20,7 @@ from big_align.data.images import given_images
 from big_align.data.images.image_ops import Transform
 from big_align.data.labels.prompts import choose_templates, fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
+from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.zero_shot import average_texts, warn_of_alike
 from big_align.runs import workdir
 from big_align.use.inference import ranking
@@ -73,7 +74,7 @@ class LoadedModel(Pretrained):
             such as floats; or the model has no image tower, or does not say how its images are
             made.
         """
-        return self._run_images(images, broken, BatchedModel.embed_images)
+        return self._run_images(images, broken, Embedder.embed_images)
 
     def embed_texts(self, texts: Any) -> Float[np.ndarray, "n d"]:
         """Embeds texts; anything beyond the tokenizer's length is cut off.
@@ -170,14 +171,14 @@ class LoadedModel(Pretrained):
         """Names what images show by the classifier that a run has trained."""
         if self.classifier is None:
             raise UserError("the model has no classifier of its own; give the names of classes")
-        features = self._run_images(images, broken, BatchedModel.pool_images)
+        features = self._run_images(images, broken, Embedder.image_features)
         logits = self.classifier.compute_logits(features)
         return ranking.name_classes(self.classifier.names, logits, given_images.is_image(images))
 
     def _run_images(
-        self, images: Any, broken: str, run: Callable[..., Float[np.ndarray, "_ d"]]
+        self, images: Any, broken: str, method: Callable[..., tuple]
     ) -> Float[np.ndarray, "n d"]:
-        """Returns what a method of the compiled model makes of images."""
+        """Returns what a method of `Embedder` makes of images."""
         if broken not in ("error", "nan"):
             raise UserError(f"broken = {broken!r} is neither 'error' nor 'nan'")
         self._check_part("image")
@@ -189,7 +190,7 @@ class LoadedModel(Pretrained):
             ):
                 self._tell_broken(batch, given, broken, lost)
                 lost += len(batch.faults)
-                rows.append(run(self._batched, batch.image, batch.mask))
+                rows.append(self._batched.apply(method, batch.image, batch.mask))
                 _check_finite(rows[-1][batch.mask])
                 bar.update(len(rows[-1]))
         if lost > NAMED_FIRST:

@@ -32,9 +32,6 @@ def read_embeddings(given: Any) -> Float[np.ndarray, "*n d"] | None:
     Floats in a row or in rows are embeddings: an array of any float type, or a list of rows, as a
     column of a Parquet file becomes. A row that is null, or of zeros, as files have for broken
     images, or of no finite length becomes NaN.
-
-    Raises:
-      UserError: the rows of a list differ in width, or some are no embeddings.
     """
     rows = _find_floats(given)
     if rows is None or not rows.ndim:
@@ -71,16 +68,7 @@ def _stack(given: Iterable[Any]) -> Float[np.ndarray, "..."] | None:
 def rank_by_cosine(
     queries: Float[np.ndarray, "q d"], candidates: Float[np.ndarray, "n _"], k: int | None = None
 ) -> Ranking:
-    """Ranks candidates by their cosines with each query.
-
-    Args:
-      queries: embeddings of unit length.
-      candidates: embeddings of unit length; rows of NaN come last.
-      k: how many to return for each query; None for all.
-
-    Raises:
-      UserError: `k` is not a whole number from 1 on, or the embeddings differ in width.
-    """
+    """Ranks candidates by their cosines with each query; rows of NaN come last."""
     k = None if k is None else check_count(k)
     cosine = compute_cosines(queries, candidates)
     order = np.argsort(-cosine, axis=1, kind="stable")[:, :k]
@@ -88,11 +76,7 @@ def rank_by_cosine(
 
 
 def check_count(k: Any, most: int | None = None) -> int:
-    """Returns how many are to be found, as an int.
-
-    Raises:
-      UserError: it is not a whole number, or is below 1 or above `most`.
-    """
+    """Returns how many are to be found, as an int; a UserError if it is none from 1 to `most`."""
     try:
         count = operator.index(k)
     except TypeError:
@@ -106,11 +90,7 @@ def check_count(k: Any, most: int | None = None) -> int:
 def compute_cosines(
     first: Float[np.ndarray, "q d"], second: Float[np.ndarray, "n _"]
 ) -> Float[np.ndarray, "q n"]:
-    """Returns the cosine of each embedding of unit length with each of several others.
-
-    Raises:
-      UserError: the embeddings differ in width.
-    """
+    """Returns the cosine of each embedding of unit length with each of several others."""
     if first.shape[1] != second.shape[1]:
         raise UserError(
             f"embeddings of {first.shape[1]} and of {second.shape[1]} numbers cannot be compared; "
@@ -124,18 +104,13 @@ def name_classes(
 ) -> Classes | list[Classes]:
     """Returns the classes of each image with their probabilities, the softmax of logits.
 
-    Args:
-      names: of the classes.
-      logits: of each image; of one without an embedding they are NaN, and it has no class.
-      alone: whether there is one image, whose classes are returned without a list around them.
+    An image without an embedding has logits of NaN, and no class. The classes of one that is alone
+    are returned without a list around them.
     """
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    found = [_sort(names, row / row.sum()) for row in weights]
+    found = []
+    for row in weights:
+        probability = row / row.sum()
+        order = np.argsort(-probability, kind="stable") if np.isfinite(row).all() else ()
+        found.append([(names[n], float(probability[n])) for n in order])
     return found[0] if alone else found
-
-
-def _sort(names: Sequence[str], probability: Float[np.ndarray, "c"]) -> Classes:
-    if not np.isfinite(probability).all():
-        return []
-    order = np.argsort(-probability, kind="stable")
-    return [(names[n], float(probability[n])) for n in order]

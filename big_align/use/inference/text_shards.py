@@ -22,12 +22,9 @@ TABLES = r"\.([ct]sv|parquet)$"
 
 
 class TextShard(NamedTuple):
-    """A shard of texts.
+    """A shard of texts, with the name of their file.
 
-    Attributes:
-      name: the name of the file that they are in.
-      count: how many there are.
-      read: returns the key of each and the text itself, "" for one that is absent.
+    Reading returns the key of each and the text itself, "" for one that is absent.
     """
 
     name: str
@@ -36,17 +33,7 @@ class TextShard(NamedTuple):
 
 
 class TextShards:
-    """Texts with their keys, a shard at a time.
-
-    Args:
-      shards: the shards in their order.
-
-    Attributes:
-      shard_sizes: int64 [shards], texts of each shard.
-
-    Raises:
-      UserError: there are no texts.
-    """
+    """Texts with their keys, a shard at a time."""
 
     def __init__(self, shards: Sequence[TextShard]):
         self._shards = list(shards)
@@ -91,11 +78,7 @@ def list_captions(source: Source) -> TextShards:
 
 
 def list_lines(paths: str) -> TextShards:
-    """Lists the lines of text files (globs, braces, comma lists); a key is a line's number.
-
-    Raises:
-      UserError: nothing is found, or a file is not UTF-8.
-    """
+    """Lists the lines of text files (globs, braces, comma lists); a key is a line's number."""
     shards = []
     for path in _expand(paths):
         lines = list(map(strip, files.split_lines(files.read_text(path))))
@@ -106,13 +89,7 @@ def list_lines(paths: str) -> TextShards:
 def list_column(paths: str, column: str, key: str | None = None) -> TextShards:
     """Lists a column of CSV, TSV or Parquet files, whatever else they contain.
 
-    Args:
-      paths: the files; globs, braces and comma lists.
-      column: the column of the texts.
-      key: the column of the keys; None takes the number of the row, from 1 on.
-
-    Raises:
-      UserError: nothing is found, a file is not a table, or has no such column.
+    Paths are globs, braces and comma lists; None as `key` takes the number of the row, from 1 on.
     """
     shards = []
     for path in _expand(paths):

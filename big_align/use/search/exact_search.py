@@ -17,14 +17,8 @@ def search_exactly(
 ) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
     """Finds the rows with the largest dot products; equal ones in the order of the rows.
 
-    Args:
-      queries: float32.
-      vectors: an array [n d] of any float type, which may be memory-mapped.
-      k: how many to find; there may be fewer.
-      rows: the rows to compare with, ascending; None for all.
-
-    Returns:
-      The numbers of the rows, the nearest first, and their dot products.
+    The vectors are an array [n d] of any float type, which may be memory-mapped; `rows` are those
+    to compare with, ascending. Returns numbers of rows, the nearest first, and their products.
     """
     count = len(vectors) if rows is None else len(rows)
     best = np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0), np.float32)
@@ -66,19 +60,10 @@ def rescore(
     k: int,
     mask: Bool[np.ndarray, "n"] | None = None,
 ) -> tuple[Int[np.ndarray, "q _"], Float[np.ndarray, "q _"]]:
-    """Orders the candidates of each query by their cosines.
+    """Orders the candidates of each query by their cosines; -1 is none, and -inf its cosine.
 
-    Rows of float16 are not quite of unit length, so their dot products are no cosines.
-
-    Args:
-      queries: float32, of unit length.
-      vectors: as in `search_exactly`.
-      candidates: numbers of rows; -1 is none.
-      k: how many to keep.
-      mask: True for rows that may be found.
-
-    Returns:
-      The numbers of the rows, the nearest first, and their cosines; -inf if there are no more.
+    Rows of float16 are not quite of unit length, so their dot products are no cosines. The mask is
+    True for rows that may be found.
     """
     rows = np.asarray(vectors[np.maximum(candidates, 0)], np.float32)
     score = np.matmul(rows, queries[:, :, None])[:, :, 0]

@@ -3,7 +3,6 @@
 import datetime
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,64 +24,28 @@ BREAK = re.compile(r",(?=\s*[^,=<>!\s][^,=<>!]*(?:!=|[=<>]))")
 PATTERN = re.compile(r"\s*([^=<>!]*[^=<>!\s])\s*(!=|<=|>=|==|=|<|>)\s*(.*?)\s*")
 
 
-class Filter(NamedTuple):
-    """A condition on a column.
-
-    Attributes:
-      column: its name.
-      operator: a key of `COMPARE`.
-      value: as it was written.
-    """
-
-    column: str
-    operator: str
-    value: str
-
-
 def split_filters(text: str) -> list[str]:
     """Splits a line into conditions; `place=Zürich, CH, year>2000` are two of them."""
     parts = (part.strip(", ") for part in BREAK.split(text))
     return [part for part in parts if part]
 
 
-def parse_filter(text: str) -> Filter:
-    """Reads `column=value`, or another of =, !=, <, <=, > and >=.
-
-    Raises:
-      UserError: the text is not of this form.
-    """
-    match = PATTERN.fullmatch(spell_halves(text))
-    if not match:
-        raise UserError(
-            f"the filter {text!r} does not read as COLUMN=VALUE; =, !=, <, <=, > and >= compare"
-        )
-    return Filter(*match.groups())
-
-
 def apply_filters(metadata: pa.Table, texts: Sequence[str]) -> Bool[np.ndarray, "n"] | None:
-    """Returns which rows meet all conditions; a missing value meets none.
-
-    Args:
-      metadata: the columns.
-      texts: conditions, as `parse_filter` reads them.
-
-    Returns:
-      A mask; None if there are no conditions.
-
-    Raises:
-      UserError: a condition cannot be read, there is no such column, or its type cannot be compared
-        with the value.
-    """
+    """Returns which rows meet all conditions, None without any; a missing value meets none."""
     if not texts:
         return None
     mask = np.ones(len(metadata), bool)
     for text in texts:
-        mask &= _apply(metadata, parse_filter(text))
+        match = PATTERN.fullmatch(spell_halves(text))
+        if not match:
+            raise UserError(
+                f"the filter {text!r} does not read as COLUMN=VALUE; =, !=, <, <=, > and >= compare"
+            )
+        mask &= _apply(metadata, *match.groups())
     return mask
 
 
-def _apply(metadata: pa.Table, condition: Filter) -> Bool[np.ndarray, "n"]:
-    column, operator, written = condition
+def _apply(metadata: pa.Table, column: str, operator: str, written: str) -> Bool[np.ndarray, "n"]:
     if column not in metadata.column_names:
         known = [name for name in metadata.column_names if name != PLACEHOLDER]
         there = f"it has {list_names(known)}{suggest(column, known)}" if known else "it has none"

@@ -30,23 +30,14 @@ BLOCK = 65536  # rows that are copied at a time
 def draft(
     entries: Sequence[IndexEntry], texts: Sequence[str], metadata: pa.Table
 ) -> IndexGeneration:
-    """Makes the tables of a generation, without embeddings and thumbnails.
-
-    Args:
-      entries: its images, in the order of the source.
-      texts: the different captions.
-      metadata: one row per image.
-    """
+    """Makes the tables of a generation, without embeddings and thumbnails."""
     numbers = {text: number for number, text in enumerate(texts)}
     captions = [list(dict.fromkeys(numbers[text] for text in e.captions)) for e in entries]
-    images = pa.table(
-        {
-            "name": pa.array([entry.name for entry in entries], pa.string()),
-            "key": pa.array([entry.key for entry in entries], pa.string()),
-            "signature": pa.array([entry.signature for entry in entries], pa.string()),
-            "captions": pa.array(captions, pa.list_(pa.int32())),
-        }
-    )
+    columns = {
+        name: pa.array([getattr(entry, name) for entry in entries], pa.string())
+        for name in ("name", "key", "signature")
+    }
+    images = pa.table(columns | {"captions": pa.array(captions, pa.list_(pa.int32()))})
     table = pa.table({"text": pa.array(texts, pa.string())})
     return IndexGeneration(images, table, metadata, {}, np.zeros(0, np.uint8))
 
@@ -69,16 +60,8 @@ def write(
 ) -> None:
     """Writes a generation; anything left there by a stopped run is replaced.
 
-    Args:
-      path: the folder.
-      drafted: its tables.
-      old: the generation before, if there is one.
-      pending: rows embedded since, by kind.
-      places: where each row is, counted through `old` and then `pending`, by kind.
-
-    Raises:
-      OSError: it cannot be written; the message names the folder.
-      UserError: an embedding is not finite, or a thumbnail of `old` is damaged.
+    A row's place is counted through `old`, the generation before, and then `pending`, the rows
+    embedded since; all by kind.
     """
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir()

@@ -43,41 +43,24 @@ METHODS = ("auto", "exact", "scann")
 
 
 class IndexReport(NamedTuple):
-    """What a run has done.
+    """What a run has done."""
 
-    Attributes:
-      images: images in the index.
-      embedded: how many of them were embedded now.
-      removed: images that the source no longer has, or that have changed.
-      broken: images that cannot be used.
-      without_texts: images in the index whose captions and labels are missing or cannot be used.
-      captions: different texts in the index.
-      described: images with a row of metadata; None without metadata.
-      search: what `index.json` says about searching each kind.
-    """
-
-    images: int
-    embedded: int
-    removed: int
-    broken: int
-    without_texts: int
-    captions: int
-    described: int | None
-    search: dict[str, Any]
+    images: int  # in the index
+    embedded: int  # how many of them now
+    removed: int  # images that the source no longer has, or that have changed
+    broken: int  # images that cannot be used
+    without_texts: int  # images whose captions and labels are missing or cannot be used
+    captions: int  # different texts in the index
+    described: int | None  # images with a row of metadata; None without metadata
+    search: dict[str, Any]  # what `index.json` says about searching each kind
 
 
 class IndexBuilder:
     """Brings the index in a folder up to date with a source.
 
-    Args:
-      model: the model that embeds.
-      folder: the folder, which is made if needed; it holds an index of this model, or nothing.
-      made_by: `model` and `source`, for readers.
-      dtype: the type of the stored embeddings, "float16" or "float32".
-      thumbnail: the longer side of thumbnails in pixels; 0 for none.
-
-    Raises:
-      UserError: the folder holds an index of other weights or settings.
+    The folder is made if needed; it holds an index of this model, or nothing. Readers see
+    `made_by`, `model` and `source`. Thumbnails have so many pixels on their longer side; 0 for
+    none.
     """
 
     def __init__(
@@ -123,16 +106,8 @@ class IndexBuilder:
     ) -> IndexReport:
         """Embeds what is new, drops what is gone, and prepares the search.
 
-        Args:
-          source: the images, with captions if they are to be found.
-          metadata: columns for filters.
-          recall: the fraction of the 10 nearest that a search by ScaNN has to find.
-          method: "exact", "scann", or "auto": ScaNN from 50,000 rows on, if it is installed and
-            reaches the recall.
-
-        Raises:
-          UserError: no image can be used; the index has no image of the source; another process
-            writes; or ScaNN was asked for and does not reach the recall.
+        The fraction `recall` of the 10 nearest has to be found by ScaNN. The method is "exact",
+        "scann", or "auto": ScaNN from 50,000 rows on, if it is installed and reaches the recall.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         with lock_folder(self._folder, "another process is writing this index"):
@@ -153,16 +128,10 @@ class IndexBuilder:
                 columns, report["described"] = metadata.align(found)
             columns = add_labels(columns, [entry.label for entry in found])
             drafted = generations.draft(found, texts, columns)
-            whole = [np.arange(len(places)), np.arange(len(text_places))]
-            same = (
-                old is not None
-                and generations.are_same(old, drafted)
-                and all(
-                    np.array_equal(*pair) for pair in zip(whole, (places, text_places), strict=True)
-                )
-            )
+            moved = not all(np.array_equal(x, np.arange(len(x))) for x in (places, text_places))
+            changed = old is None or moved or not generations.are_same(old, drafted)
             wanted = {"recall": recall, "method": method}
-            if not same or self._info.get("wanted") != wanted:
+            if changed or self._info.get("wanted") != wanted:
                 self._write(drafted, old, pending, (places, text_places), wanted)
             for rows in pending.values():
                 rows.remove()
@@ -209,7 +178,9 @@ class IndexBuilder:
                 continue
             if loaded.fault:
                 without += 1
-                _tell_without_texts(loaded, without)
+                if without == 1:
+                    told = "%s is indexed without texts: %s"
+                    logging.warning(told, loaded.entry.name, loaded.fault)
             found.append(loaded.entry)
             if loaded.image is not None:
                 batch.append(loaded)
@@ -320,8 +291,3 @@ def _tell_broken(loaded: LoadedEntry, count: int) -> None:
         logging.warning("left out %s", loaded.fault)
     elif count == NAMED_FIRST + 1:
         logging.warning("more images are broken, which are not named")
-
-
-def _tell_without_texts(loaded: LoadedEntry, count: int) -> None:
-    if count == 1:
-        logging.warning("%s is indexed without texts: %s", loaded.entry.name, loaded.fault)

@@ -43,20 +43,15 @@ TEXTS = ("model", "weights", "transform", "dtype")
 class IndexGeneration:
     """Everything that is searched.
 
-    Attributes:
-      images: one row per image: `name`, `key`, `signature`, the numbers of its `captions`, and the
-        `end` and the `crc32` of its thumbnail.
-      captions: one row per text, `text`; each text is there once.
-      metadata: the columns that filters compare, one row per image.
-      vectors: embeddings of unit length by kind, memory-mapped; those of captions have no rows
-        if the model embeds no texts.
-      thumbnails: concatenated JPEG files.
+    Images have `name`, `key`, `signature`, the numbers of their `captions`, and the `end` and the
+    `crc32` of their thumbnails, which are JPEG files, concatenated. Vectors have unit length;
+    captions have none if the model embeds no texts.
     """
 
     images: pa.Table
-    captions: pa.Table
-    metadata: pa.Table
-    vectors: dict[str, Float[np.ndarray, "_ d"]]
+    captions: pa.Table  # `text`, each once
+    metadata: pa.Table  # the columns that filters compare, one row per image
+    vectors: dict[str, Float[np.ndarray, "_ d"]]  # by kind, memory-mapped
     thumbnails: np.ndarray
 
     def read_thumbnail(self, row: int) -> bytes:
@@ -77,11 +72,7 @@ class IndexGeneration:
 
 
 def read_info(folder: pathlib.Path) -> dict[str, Any]:
-    """Reads what an index says about itself.
-
-    Raises:
-      UserError: there is no index, or it is not as it was written.
-    """
+    """Reads what an index says about itself."""
     path = folder / INFO
     if not path.is_file():
         raise UserError(
@@ -108,11 +99,7 @@ def write_info(folder: pathlib.Path, info: dict[str, Any]) -> None:
 
 
 def generation_folder(folder: pathlib.Path, info: dict[str, Any]) -> pathlib.Path:
-    """Returns where the generation of an index is.
-
-    Raises:
-      UserError: there is none yet, since the index was never finished.
-    """
+    """Returns where the generation of an index is."""
     number = info["generation"]
     if type(number) is not int or number < 1:
         raise UserError(
@@ -130,22 +117,18 @@ def add_up_generation(path: pathlib.Path) -> dict[str, list[int]]:
 def read_generation(path: pathlib.Path, files: Mapping[str, Sequence[int]]) -> IndexGeneration:
     """Reads a generation; embeddings and thumbnails are memory-mapped.
 
-    Args:
-      path: its folder.
-      files: sizes and checksums of its files; those that it leaves out are not compared.
-
-    Raises:
-      UserError: a file is missing or is not what was written; the message names it.
+    The files are compared with their sizes and checksums; those that have none are not.
     """
     try:
         if fault := file_checksums.find_fault(path, files):
             raise ValueError(fault)
         check_regular(path / THUMBNAILS)
+        empty = not (path / THUMBNAILS).stat().st_size  # which cannot be mapped
         found = IndexGeneration(
             *(pq.read_table(path / f"{name}.parquet") for name in KINDS),
             pq.read_table(path / METADATA),
             {kind: np.load(path / f"{kind}.npy", mmap_mode="r") for kind in KINDS},
-            _map_bytes(path / THUMBNAILS),
+            np.zeros(0, np.uint8) if empty else np.memmap(path / THUMBNAILS, np.uint8, "r"),
         )
         if len(found.images) and found.images["end"][-1].as_py() != len(found.thumbnails):
             raise ValueError(f"{THUMBNAILS} is not whole")
@@ -163,9 +146,6 @@ def open_generation(
     """Returns what an index says about itself, where its generation is, and what is in it.
 
     If another process replaces the generation meanwhile, the new one is opened.
-
-    Raises:
-      UserError: there is no index, or it is damaged.
     """
     while True:
         info = read_info(folder)
@@ -175,12 +155,6 @@ def open_generation(
         except UserError:
             if read_info(folder)["generation"] == info["generation"]:
                 raise
-
-
-def _map_bytes(path: pathlib.Path) -> np.ndarray:
-    if not path.stat().st_size:  # an empty file cannot be mapped
-        return np.zeros(0, np.uint8)
-    return np.memmap(path, np.uint8, "r")
 
 
 def remove_others(folder: pathlib.Path, keep: int) -> None:

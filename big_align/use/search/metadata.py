@@ -33,17 +33,8 @@ class MetadataTable:
 
     Columns of captions, and those that hold no plain values, such as encoded images, are skipped.
     If an image has several rows, the first counts. A row that names several images describes none.
-
-    Args:
-      path: CSV, TSV, JSON lines, a JSON list of objects, or Parquet, with the names of columns;
-        globs of Parquet.
-      key: the column that names images; None finds it by the usual names.
-
-    Attributes:
-      key: the column that names images.
-
-    Raises:
-      UserError: it cannot be read, or it is unclear which column names images.
+    The path may be a glob of Parquet; without a key, the column that names images is found by the
+    usual names.
     """
 
     def __init__(self, path: str, key: str | None = None):
@@ -65,12 +56,9 @@ class MetadataTable:
         self._table = self._rows.make_table([found, *captions])
 
     def align(self, entries: Sequence[IndexEntry]) -> tuple[pa.Table, int]:
-        """Returns the columns with one row per image, null if the table has none.
+        """Returns the columns with one row per image, and how many images have a row.
 
         Rows that name several images, or none, and images with rows that differ are warned of.
-
-        Returns:
-          The columns, and how many images have a row.
         """
         images = ImageNames(*zip(*((e.name, e.key, e.shard) for e in entries), strict=True))
         folder = self._rows.path.rpartition("/")[0]
@@ -115,9 +103,7 @@ class MetadataTable:
 class SourceMetadata:
     """The columns of the source itself, which are known by the places of its examples.
 
-    Args:
-      table: the columns.
-      rows: the row of each example of the source, in its order; None where there is none.
+    Each example of the source has a row of the table, or None.
     """
 
     def __init__(self, table: pa.Table, rows: Sequence[int | None]):
@@ -129,11 +115,7 @@ class SourceMetadata:
 
 
 def read_source(source: Source) -> SourceMetadata | None:
-    """Reads the columns of a source besides images and captions; None if it has none.
-
-    Raises:
-      UserError: they cannot be read.
-    """
+    """Reads the columns of a source besides images and captions; None if it has none."""
     if isinstance(source, TableSource) and source.image_column and source.rows is not None:
         rows = read_rows(source.path, source.image_column, source.delimiter, skip=True)
         table = rows.make_table([source.image_column, source.caption_column])

@@ -22,16 +22,8 @@ class PendingRows:
     """Rows that are appended to three files; a row counts once its line in the last is complete.
 
     So a process can be killed at any time. The next one cuts off what is incomplete, and whatever
-    follows a row that is not as it was written: a line ends with the checksum of its row.
-
-    Args:
-      folder: the folder of the index.
-      kind: the beginning of the names of the files.
-      dim: the width of the embeddings.
-      dtype: the type of what is stored.
-
-    Attributes:
-      records: the records of the rows, in their order.
+    follows a row that is not as it was written: a line ends with the checksum of its row. What
+    identifies the rows is in `records`, in their order.
     """
 
     def __init__(self, folder: pathlib.Path, kind: str, dim: int, dtype: str):
@@ -75,16 +67,7 @@ class PendingRows:
         values: Float[np.ndarray, "n d"],
         blobs: Sequence[bytes] | None = None,
     ) -> None:
-        """Stores rows.
-
-        Args:
-          records: what identifies each row.
-          values: the embeddings.
-          blobs: bytes that go with each; None for nothing.
-
-        Raises:
-          OSError: a file cannot be written; the message names it.
-        """
+        """Stores embeddings with what identifies each, and bytes that go with it."""
         blobs = blobs or [b""] * len(records)
         ends = self._ends[-1] + np.cumsum([len(blob) for blob in blobs])
         vectors = [row.tobytes() for row in values.astype(self._dtype)]

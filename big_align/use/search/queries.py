@@ -13,11 +13,7 @@ MINUS = ("-", "\N{MINUS SIGN}")
 
 
 def split_sign(text: str) -> tuple[str, float]:
-    """Splits `-cars` into `cars` and -1; another text has the sign 1.
-
-    Raises:
-      UserError: nothing is left.
-    """
+    """Splits `-cars` into `cars` and -1; another text has the sign 1."""
     sign = -1.0 if text.strip().startswith(MINUS) else 1.0
     words = text.strip()[1:].strip() if sign < 0 else text.strip()
     if not words:
@@ -28,17 +24,9 @@ def split_sign(text: str) -> tuple[str, float]:
 def choose_weights(
     texts: int, images: int, weights: Sequence[float | int] | None = None
 ) -> list[float | int]:
-    """Returns the weights of texts, then those of images.
+    """Returns the weights of texts, then those of images, as the user gave them.
 
-    Args:
-      texts: how many texts there are.
-      images: how many images there are.
-      weights: what the user gave; None weighs all alike, except texts beside images, which count
-        twice.
-
-    Raises:
-      UserError: the query is empty, or the weights are no list, or their number is wrong, or one is
-        not a finite number.
+    None weighs all alike, except texts beside images, which count twice.
     """
     count = texts + images
     if not count:
@@ -64,15 +52,7 @@ def choose_weights(
 def combine(
     vectors: Float[np.ndarray, "p d"], weights: Sequence[float | int]
 ) -> Float[np.ndarray, "1 d"]:
-    """Returns the direction of a weighted sum of embeddings (ALIGN, Section 7).
-
-    Args:
-      vectors: embeddings of unit length.
-      weights: the weight of each; below 0 subtracts.
-
-    Raises:
-      UserError: nothing is left of the sum.
-    """
+    """Returns the direction of a weighted sum of embeddings (ALIGN, Section 7)."""
     total = np.asarray(weights, np.float64) @ vectors
     length = np.linalg.norm(total)
     if not length > 1e-6 * np.abs(weights).sum():
@@ -81,15 +61,7 @@ def combine(
 
 
 def check_vector(vector: Float[np.ndarray, "*one d"], dim: int) -> Float[np.ndarray, "1 d"]:
-    """Returns an embedding as a query, at unit length.
-
-    Args:
-      vector: the embedding, [d] or [1 d], of any length.
-      dim: the numbers of an embedding of the index.
-
-    Raises:
-      UserError: it is none.
-    """
+    """Returns an embedding of an index of this width as a query, at unit length."""
     vector = np.atleast_2d(vector)
     length = np.linalg.norm(vector)
     if vector.shape != (1, dim) or not 0 < length < np.inf:

@@ -16,21 +16,15 @@ Queries = dict[str, tuple[Float[np.ndarray, "_ d"], Int[np.ndarray, "_"]]]
 """For each kind, embeddings, and the numbers of their own rows, or -1."""
 
 
-def draw(made: IndexGeneration, kind: str, model: LoadedModel, seed: int = 0) -> Queries:
+def draw(made: IndexGeneration, kind: str, model: LoadedModel) -> Queries:
     """Draws images and texts as queries.
 
     Embeddings of texts lie apart from those of images, and are harder for a search that was trained
     on images. So both are measured: rows of the kind itself, each of which does not count as its
     own neighbor, and rows of the other kind. If there are no captions, names of classes serve as
     texts.
-
-    Args:
-      made: what is searched.
-      kind: "images" or "captions".
-      model: embeds names of classes.
-      seed: the seed of what is drawn.
     """
-    rng, queries = np.random.default_rng(seed), {}
+    rng, queries = np.random.default_rng(0), {}
     for name in (IMAGES, CAPTIONS):
         rows = made.vectors[name]
         if len(rows):

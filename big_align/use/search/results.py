@@ -33,14 +33,9 @@ def _cut(text: str) -> str:
 
 
 def describe_query(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Lists the parts of a query with their weights.
-
-    Args:
-      options: those of `big_align.tools.search`: texts, image, like, and weights.
-    """
+    """Lists the parts of a query of `big_align.tools.search` with their weights."""
     images = [("image", path) for path in options.image] + [("like", n) for n in options.like]
-    given = options.weights and [float(number) for number in options.weights.split(",")]
-    weights = queries.choose_weights(len(options.texts), len(images), given)
+    weights = queries.choose_weights(len(options.texts), len(images), options.weights)
     parts = []
     for text, weight in zip(options.texts, weights, strict=False):
         words, sign = queries.split_sign(text)

@@ -37,27 +37,15 @@ REORDERED = (5, 10, 20, 40, 80)
 
 
 class ScannSettings(NamedTuple):
-    """The scope of a search.
+    """The scope of a search."""
 
-    Attributes:
-      leaves: the number of leaves of the tree.
-      searched: leaves that a query goes through.
-      reordered: rows that are compared again, as a multiple of those that are wanted.
-    """
-
-    leaves: int
-    searched: int
-    reordered: int
+    leaves: int  # of the tree
+    searched: int  # leaves that a query goes through
+    reordered: int  # rows that are compared again, as a multiple of those that are wanted
 
 
 class Attempt(NamedTuple):
-    """The result of trying settings.
-
-    Attributes:
-      settings: the settings.
-      recall: the fraction of the 10 nearest that are found.
-      seconds: time per query, for many at a time.
-    """
+    """The result of trying settings: the recall among the 10 nearest, and seconds per query."""
 
     settings: ScannSettings
     recall: float
@@ -70,12 +58,7 @@ def count_leaves(count: int) -> int:
 
 
 class ScannRows:
-    """Rows that are ready to be searched.
-
-    Args:
-      searcher: the searcher of ScaNN.
-      settings: the settings of a search.
-    """
+    """Rows that are ready to be searched."""
 
     def __init__(self, searcher: Any, settings: ScannSettings):
         self._searcher, self.settings = searcher, settings
@@ -101,11 +84,7 @@ class ScannRows:
 
     @classmethod
     def load(cls, folder: pathlib.Path, settings: ScannSettings) -> "ScannRows":
-        """Loads what `save` wrote.
-
-        Raises:
-          UserError: the folder does not hold it.
-        """
+        """Loads what `save` wrote."""
         if (folder / "scann_docids.pkl").exists():  # a pickle can run anything
             raise UserError(f"{folder} holds a pickle, which this package never writes")
         try:
@@ -146,16 +125,9 @@ def choose_settings(
 ) -> tuple[Attempt, dict[str, float]]:
     """Chooses the fastest settings whose recall reaches a target for every kind of query.
 
-    Args:
-      rows: the rows to search.
-      vectors: the same rows, to compare with exactly.
-      queries: for each kind, embeddings, and the number of each one's own row, which does not count
-        as found; -1 if it has none.
-      target: the fraction of the 10 nearest.
-
-    Returns:
-      The settings, with the lowest recall among the kinds, and the recall of each kind. If no
-      settings reach the target, those with the highest recall.
+    Each query comes with the number of its own row among the vectors, which does not count as
+    found; -1 if it has none. Returns the settings, with the lowest recall among the kinds, and the
+    recall of each kind. If no settings reach the target, those with the highest recall.
     """
     true = {
         kind: _leave_out(search_exactly(given, vectors, K + 1)[0], own)

@@ -57,17 +57,9 @@ class Hit:
 class SearchIndex:
     """An index that is ready to be searched; `load_index` returns it.
 
-    Args:
-      folder: the folder that `big_align.tools.index` wrote.
-      model: a model with the weights of the index; None loads that of `index.json` when it is
-        needed.
-
     Attributes:
       info: what `index.json` says.
       contents: tables, embeddings and thumbnails.
-
-    Raises:
-      UserError: the folder is not an index, or is damaged.
     """
 
     def __init__(self, folder: str | os.PathLike, model: str | LoadedModel | None = None):
@@ -133,11 +125,7 @@ class SearchIndex:
         of: str = IMAGES,
         filters: str | Sequence[str] = (),
     ) -> list[Hit]:
-        """Finds what is nearest to an embedding, [d] or [1 d] and of any length; as in `search`.
-
-        Raises:
-          UserError: the vector is no such embedding, or what `search` raises.
-        """
+        """Finds what is nearest to an embedding, [d] or [1 d] and of any length; as in `search`."""
         vector = queries.check_vector(vector, self.contents.vectors[IMAGES].shape[1])
         if of not in KINDS:
             raise UserError(f"of = {of!r} is neither 'images' nor 'captions'")
@@ -164,12 +152,6 @@ class SearchIndex:
 
         ScaNN searches if the index has it. If a mask leaves few rows, these are compared exactly;
         otherwise ScaNN is asked for more, in proportion to what the mask leaves out.
-
-        Args:
-          kind: "images" or "captions".
-          vectors: queries of unit length.
-          k: how many to find.
-          mask: True for rows that may be found.
         """
         rows = self.contents.vectors[kind]
         scann = self._scann(kind)
@@ -199,11 +181,7 @@ class SearchIndex:
         return np.asarray(self.contents.vectors[IMAGES][row], np.float32)
 
     def find_row(self, name: Any) -> int:
-        """Returns the row of an image by its name, a text or path, or checks a row.
-
-        Raises:
-          UserError: there is no such image.
-        """
+        """Returns the row of an image by its name, a text or path, or checks a row."""
         if not isinstance(name, str | os.PathLike):
             if not hasattr(name, "__index__") or not 0 <= operator.index(name) < len(self):
                 raise UserError(f"there is no image {name!r}; the index has {len(self)}")
@@ -224,11 +202,7 @@ class SearchIndex:
 
     @functools.cached_property
     def model(self) -> LoadedModel:
-        """The model that embeds queries.
-
-        Raises:
-          UserError: there is none where the index says, or it has other weights now.
-        """
+        """The model that embeds queries."""
         model = self._given or self.info["model"]
         if not isinstance(model, LoadedModel):
             try:

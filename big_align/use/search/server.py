@@ -57,13 +57,7 @@ class Refused(Exception):
 
 
 class SearchServer:
-    """Answers the requests of the page.
-
-    Args:
-      index: the index to search.
-      max_bytes: the most bytes of an upload.
-      max_pixels: the most pixels of an upload.
-    """
+    """Answers the requests of the page; an upload has limits of bytes and pixels."""
 
     def __init__(self, index: SearchIndex, max_bytes: int, max_pixels: int):
         self._index, self._max_bytes, self._max_pixels = index, max_bytes, max_pixels
@@ -176,12 +170,8 @@ def make_app(
 ) -> Starlette:
     """Makes the application, with its model warm.
 
-    Args:
-      index: the index to search.
-      token: the token that every request must have, in a cookie that `/?token=...` sets, or as a
-        bearer; None admits only requests for a host in `LOOPBACK`.
-      max_bytes: the most bytes of an upload.
-      max_pixels: the most pixels of an upload.
+    Every request must have the token, in a cookie that `/?token=...` sets, or as a bearer; without
+    a token, only requests for a host in `LOOPBACK` are admitted.
     """
     server = SearchServer(index, max_bytes, max_pixels)
     server.warm()
@@ -247,12 +237,7 @@ SETTINGS = {"limit_concurrency": CONNECTIONS, "http": PatientProtocol, "ws": "no
 
 
 class TokenGuard:
-    """Admits requests that have the token.
-
-    Args:
-      app: the application to guard.
-      token: the secret.
-    """
+    """Admits requests that have the token."""
 
     def __init__(self, app: ASGIApp, token: str):
         self._app, self._token = app, token

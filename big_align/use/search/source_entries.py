@@ -23,52 +23,30 @@ AHEAD = 64  # images that are read and not yet taken
 
 
 class IndexEntry(NamedTuple):
-    """An image of a source.
+    """An image of a source."""
 
-    Attributes:
-      name: identifies it: the path of its file, or its place in a shard.
-      key: what the source calls it.
-      shard: the shard that it is in; the second of one name is "NAME (2)".
-      number: which example of the source it is.
-      signature: changes with the file, or with the encoded image if it has no file of its own.
-      captions: its texts.
-      label: the names of its classes, or their numbers; None if it has none.
-    """
-
-    name: str
-    key: str
-    shard: str
-    number: int
-    signature: str
+    name: str  # identifies it: the path of its file, or its place in a shard
+    key: str  # what the source calls it
+    shard: str  # the shard that it is in; the second of one name is "NAME (2)"
+    number: int  # which example of the source it is
+    signature: str  # changes with the file, or with the encoded image if it has no file of its own
     captions: list[str]
-    label: str | None
+    label: str | None  # the names of its classes, or their numbers; None if it has none
 
 
 class LoadedEntry(NamedTuple):
-    """An image, read as far as it is needed.
+    """An image, read as far as it is needed."""
 
-    Attributes:
-      entry: None if it cannot be read.
-      image: encoded, or pixels; None if it is known.
-      thumbnail: a JPEG; empty if it is known or not wanted.
-      fault: why it cannot be used, or, if there is an entry, why its texts cannot; "" if all can.
-    """
-
-    entry: IndexEntry | None
-    image: Any = None
-    thumbnail: bytes = b""
-    fault: str = ""
+    entry: IndexEntry | None  # None if it cannot be read
+    image: Any = None  # encoded, or pixels; None if it is known
+    thumbnail: bytes = b""  # a JPEG; empty if it is known or not wanted
+    fault: str = ""  # why it, or if there is an entry its texts, cannot be used
 
 
 class SourceEntries:
     """Reads the images of a source in its order, with threads; known ones are not read.
 
-    Args:
-      source: the examples.
-      side: the longer side of thumbnails, in pixels; 0 for none.
-
-    Attributes:
-      names: the names of all images.
+    Thumbnails have so many pixels on their longer side; 0 for none.
     """
 
     def __init__(self, source: Source, side: int):
@@ -93,11 +71,7 @@ class SourceEntries:
         return len(self._items)
 
     def load(self, is_known: Callable[[str, str], bool]) -> Iterator[LoadedEntry]:
-        """Yields every image.
-
-        Args:
-          is_known: returns whether an image with a name and a signature need not be read.
-        """
+        """Yields every image; one whose name and signature are known need not be read."""
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
             started = (threads.submit(self._load, *item, is_known) for item in self._items)
             yield from parallel.take_ahead(started, AHEAD)

@@ -31,12 +31,7 @@ TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class Name(NamedTuple):
-    """Represents what a program names; can be called if the original can.
-
-    Args:
-      full: the module and the name in it.
-      call: what is called in its place; None if the original is not a function.
-    """
+    """Represents what a program names, by its module and name, and what is called in its place."""
 
     full: str
     call: Callable[..., Any] | None = None
@@ -45,10 +40,7 @@ class Name(NamedTuple):
 class PickleProgram:
     """A pickle that makes numbers, texts, lists and dictionaries, but nothing that has a name.
 
-    Args:
-      stream: what is pickled, from its position on.
-      path: the path of the file, for messages.
-      size: the size of the file, in bytes.
+    It is read from the stream's position on; `path` and `size` are of the file.
     """
 
     def __init__(self, stream: io.BufferedIOBase, path: Any, size: int):
@@ -68,11 +60,7 @@ class PickleProgram:
         raise UnpicklingError("there is a storage where only numbers are expected")
 
     def spend(self, steps: int) -> None:
-        """Takes steps from the budget.
-
-        Raises:
-          WeightFileError: there are none left.
-        """
+        """Takes steps from the budget; raises a WeightFileError if there are none left."""
         self._steps -= steps
         if self._steps < 0:
             raise WeightFileError(
@@ -82,12 +70,7 @@ class PickleProgram:
             )
 
     def run(self) -> Any:
-        """Returns the tree that the program makes.
-
-        Raises:
-          WeightFileError: it takes too many steps or asks for what is not there.
-          Exception: of any kind, if the program is damaged.
-        """
+        """Returns the tree that the program makes; one that is damaged may raise any error."""
         for code, argument, _ in pickletools.genops(self._stream):
             self.spend(1)
             self._step(code.name, argument)

@@ -46,18 +46,12 @@ CODES = {
 
 CODE_OF_DTYPE = {dtype: code for code, dtype in CODES.items()}
 
-Maker = Callable[[], np.ndarray | jax.Array]
+Content = np.ndarray | jax.Array | Callable[[], np.ndarray | jax.Array]
+"""An array, or what makes it."""
 
 
 def locate_arrays(file: BinaryFile) -> dict[str, StoredArray]:
-    """Reads the header of a file.
-
-    Returns:
-      Where each array is, by name.
-
-    Raises:
-      WeightFileError: the file is of another kind, is truncated, or contradicts itself.
-    """
+    """Reads from the header of a file where each array is, by name."""
     content = recognize(file)
     if content != SAFETENSORS:
         raise WeightFileError(f"{file.path} is not {SAFETENSORS}: it is {content}")
@@ -102,23 +96,22 @@ def _locate(file: BinaryFile, origin: int, name: str, entry: Any) -> StoredArray
     )
 
 
-def write_safetensors(
-    path: str | os.PathLike, arrays: Mapping[str, np.ndarray | jax.Array | Maker]
-) -> None:
+def write_safetensors(path: str | os.PathLike, arrays: Mapping[str, Content]) -> None:
     """Writes a file, whole or not at all, with one array in memory at a time.
 
-    Args:
-      path: the file; an existing one is replaced.
-      arrays: by name, an array or a function that makes it. A function is called twice: for the
-        header, which comes first, and for the data.
-
-    Raises:
-      WeightFileError: the folder is missing, or an array has a type that the format lacks.
+    A function in place of an array is called twice: for the header, which comes first, and for the
+    data.
     """
     path = pathlib.Path(path).resolve()
     if not path.parent.is_dir():
         raise WeightFileError(f"{path} cannot be written: there is no folder {path.parent}")
-    shapes = {name: _shape(path, name, arrays[name]) for name in sorted(arrays)}
+    shapes = {}
+    for name in sorted(arrays):
+        array = _make(arrays[name])
+        if array.dtype not in CODE_OF_DTYPE:
+            known = ", ".join(DTYPES)
+            raise WeightFileError(f"{path}: {name!r} is of type {array.dtype}; known are {known}")
+        shapes[name] = jax.ShapeDtypeStruct(array.shape, array.dtype)
     # Wide types first, so that every array begins at a multiple of the size of its elements.
     order = sorted(shapes, key=lambda name: -shapes[name].dtype.itemsize)
     header = _make_header(path, {name: shapes[name] for name in order})
@@ -134,19 +127,9 @@ def write_safetensors(
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
-def _make(array: np.ndarray | jax.Array | Maker) -> np.ndarray:
+def _make(array: Content) -> np.ndarray:
     array = np.asarray(array() if callable(array) else array)
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
-
-
-def _shape(
-    path: pathlib.Path, name: str, array: np.ndarray | jax.Array | Maker
-) -> jax.ShapeDtypeStruct:
-    made = _make(array)
-    if made.dtype not in CODE_OF_DTYPE:
-        known = ", ".join(DTYPES)
-        raise WeightFileError(f"{path}: {name!r} is of type {made.dtype}; known are {known}")
-    return jax.ShapeDtypeStruct(made.shape, made.dtype)
 
 
 def _make_header(path: pathlib.Path, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> bytes:

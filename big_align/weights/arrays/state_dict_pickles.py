@@ -48,12 +48,8 @@ class Storage(NamedTuple):
 class StateDictPickle(PickleProgram):
     """The pickle of a checkpoint, which makes a `StoredArray` for each tensor.
 
-    Args:
-      stream: what is pickled.
-      file: where the elements are.
-      find_storage: finds, from a storage's key and type (None for bytes), where its elements
-        begin and end.
-      byte_order: that of the machine that saved, "little" or "big".
+    `find_storage` finds, from a storage's key and type (None for bytes), where in the file its
+    elements begin and end; `byte_order` is that of the machine that saved, "little" or "big".
     """
 
     def __init__(
@@ -69,29 +65,26 @@ class StateDictPickle(PickleProgram):
         if byte_order not in ("little", "big"):
             raise UnpicklingError(f"its order of bytes is {byte_order[:20]!r}")
         self._swapped = byte_order != sys.byteorder
-        inert = [*STORAGES, *(f"torch.{name}" for name in DTYPES)]
-        self._known = {name: Name(name) for name in inert} | {
-            name: Name(name, call)
-            for name, call in {
-                "collections.OrderedDict": self.make_dict,
-                "yacs.config.CfgNode": self.make_dict,  # the config beside Swin's state dicts
-                "torch.Size": self.copy,
-                "torch.device": lambda *_: None,
-                "torch._utils._rebuild_tensor_v2": self._make_tensor,
-                "torch._utils._rebuild_tensor_v3": self._make_tensor_of_dtype,
-                "torch._utils._rebuild_parameter": lambda data, *_: data,
-                "torch._utils._rebuild_parameter_with_state": lambda data, *_: data,
-            }.items()
+        self._calls = {
+            **dict.fromkeys((*STORAGES, *(f"torch.{name}" for name in DTYPES))),
+            "collections.OrderedDict": self.make_dict,
+            "yacs.config.CfgNode": self.make_dict,  # the config beside Swin's state dicts
+            "torch.Size": self.copy,
+            "torch.device": lambda *_: None,
+            "torch._utils._rebuild_tensor_v2": self._make_tensor,
+            "torch._utils._rebuild_tensor_v3": self._make_tensor_of_dtype,
+            "torch._utils._rebuild_parameter": lambda data, *_: data,
+            "torch._utils._rebuild_parameter_with_state": lambda data, *_: data,
         }
 
     def find(self, name: str) -> Name:
-        if name not in self._known:
+        if name not in self._calls:
             raise WeightFileError(
                 f"{self._file.path} asks for {put_in_a_line(name)}, which a state dict does not "
                 f"need; it was not run. If you trust the file, save the state dict by itself with "
                 f"torch: torch.save(model.state_dict(), ...)"
             )
-        return self._known[name]
+        return Name(name, self._calls[name])
 
     def load_storage(self, pid: Any) -> Storage:
         kind, name, key, _, _, *views = self.copy(pid)
@@ -138,18 +131,8 @@ class StateDictPickle(PickleProgram):
             raise UnpicklingError(f"a tensor of shape {list(shape)} goes beyond its storage")
         return array
 
-    def _make_tensor_of_dtype(
-        self,
-        storage: Storage,
-        offset: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        requires_grad: bool,
-        hooks: Any,
-        dtype: Name,
-        metadata: dict[str, Any] | None = None,
-    ) -> StoredArray:
+    def _make_tensor_of_dtype(self, *arguments: Any) -> StoredArray:
+        """Makes a tensor whose type comes before the metadata, which may be left out."""
+        tensor, (dtype, *metadata) = arguments[:6], arguments[6:]
         given = DTYPES[dtype.full.removeprefix("torch.")]
-        return self._make_tensor(
-            storage, offset, shape, strides, requires_grad, hooks, metadata, given
-        )
+        return self._make_tensor(*tensor, *metadata, dtype=given)

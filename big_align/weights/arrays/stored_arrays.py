@@ -52,14 +52,7 @@ BYTES_OF_A_VALUE = 16
 
 
 class BinaryFile:
-    """A file open for reading at positions, from any thread.
-
-    Args:
-      path: the file.
-
-    Raises:
-      WeightFileError: it does not exist or cannot be opened.
-    """
+    """A file open for reading at positions, from any thread."""
 
     def __init__(self, path: pathlib.Path):
         self.path = path
@@ -72,11 +65,7 @@ class BinaryFile:
         self.size = os.fstat(self._file.fileno()).st_size
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fills a buffer with the bytes from `start` on.
-
-        Raises:
-          WeightFileError: the file ends before the buffer is full.
-        """
+        """Fills a buffer with the bytes from `start` on; WeightFileError if there are fewer."""
         done = 0
         while done < len(buffer):  # the system reads at most 2 GiB in one go
             count = os.preadv(self._file.fileno(), [buffer[done:]], start + done)
@@ -107,22 +96,14 @@ class StoredArray(NamedTuple):
     """Where an array is in a file.
 
     This is a tuple because a pickle can overwrite attributes of other objects that it makes.
-
-    Args:
-      file: the open file.
-      start: position of the first element, in bytes.
-      shape: its shape.
-      dtype: its type.
-      strides: steps along each axis, in elements; None if rows are contiguous.
-      swapped: whether the byte order of the file differs from that of this machine.
     """
 
     file: BinaryFile
-    start: int
+    start: int  # of the first element, in bytes
     shape: tuple[int, ...]
     dtype: np.dtype
-    strides: tuple[int, ...] | None = None
-    swapped: bool = False
+    strides: tuple[int, ...] | None = None  # in elements; None if rows are contiguous
+    swapped: bool = False  # whether the file has another byte order than this machine
 
     @property
     def nbytes(self) -> int:
@@ -172,16 +153,7 @@ def recognize(file: BinaryFile) -> str:
 
 
 def parse_json(text: bytes, where: str, kind: type = dict) -> Any:
-    """Parses a JSON object, or a list.
-
-    Args:
-      text: UTF-8.
-      where: what it is, for messages.
-      kind: dict or list.
-
-    Raises:
-      WeightFileError: it is no such thing, or none that `data.json_texts` takes.
-    """
+    """Parses a JSON object, or a list; messages say `where`."""
     try:
         parsed = parse_any_json(decode(text), BYTES_OF_A_VALUE)
     except NotJson as error:

@@ -27,11 +27,7 @@ WRAPPERS = ("state_dict", "model")
 
 
 class _Archive:
-    """The zip archive of a file: where its members are.
-
-    Raises:
-      WeightFileError: it is truncated, TorchScript, or was not written by torch.
-    """
+    """The zip archive of a file: where its members are."""
 
     def __init__(self, file: BinaryFile):
         self._file = file
@@ -57,13 +53,6 @@ class _Archive:
                 f"{file.path} is a TorchScript archive; take its state dict with torch: "
                 f"torch.save(torch.jit.load({str(file.path)!r}).state_dict(), 'weights.pt')"
             )
-
-    @property
-    def byte_order(self) -> str:
-        """The byte order of the storages: "little" or "big"."""
-        if f"{self._folder}/byteorder" not in self._members:
-            return "little"  # older torch, which wrote nothing else
-        return self.read("byteorder").decode().strip()
 
     def find(self, name: str) -> tuple[int, int]:
         """Returns where the bytes of a member begin, and how many there are."""
@@ -94,20 +83,16 @@ class _Archive:
 
     def load(self) -> Any:
         """Returns the tree that was saved, with a `StoredArray` for each tensor."""
-        stream = io.BytesIO(self.read("data.pkl"))
-        return StateDictPickle(stream, self._file, self.find_storage, self.byte_order).run()
+        stream, order = io.BytesIO(self.read("data.pkl")), "little"  # all that older torch wrote
+        if f"{self._folder}/byteorder" in self._members:
+            order = self.read("byteorder").decode().strip()
+        return StateDictPickle(stream, self._file, self.find_storage, order).run()
 
 
 def locate_arrays(file: BinaryFile) -> dict[str, StoredArray]:
-    """Finds the tensors of a state dict, even inside a checkpoint.
+    """Finds the tensors of a state dict, even inside a checkpoint, by name.
 
     The state dict may be under the keys `state_dict` and `model`; anything but tensors is left out.
-
-    Returns:
-      Where each array is, by name.
-
-    Raises:
-      WeightFileError: the file is of another kind, damaged, asks for code, or has no tensors.
     """
     checkpoint = _load_tree(file)
     tensors = _find_tensors(checkpoint)

@@ -32,12 +32,7 @@ class _Stream(io.BufferedReader):
 
 
 def load_tree(file: BinaryFile) -> Any:
-    """Returns what was saved, with a `StoredArray` for each tensor.
-
-    Raises:
-      WeightFileError: the file is truncated or asks for code.
-      Exception: of any kind, if a pickle is damaged.
-    """
+    """Returns what was saved, with a `StoredArray` for each tensor; any error means damage."""
     with _Stream(io.FileIO(file.path)) as stream:
         _, version, system = (_read_numbers(stream, file) for _ in range(3))
         if version != VERSION:
@@ -58,11 +53,7 @@ def load_tree(file: BinaryFile) -> Any:
         StateDictPickle(stream, file, note, byte_order).run()
         places = _find_storages(file, stream, dtypes)
         stream.seek(start)
-
-        def find(key: str, dtype: np.dtype | None) -> tuple[int, int]:
-            return places[key]
-
-        return StateDictPickle(stream, file, find, byte_order).run()
+        return StateDictPickle(stream, file, lambda key, dtype: places[key], byte_order).run()
 
 
 def _read_numbers(stream: io.BufferedIOBase, file: BinaryFile) -> Any:

@@ -45,10 +45,7 @@ NAMES_IN_FOLDERS = (  # the first that exists counts
 class WeightFile(Mapping[str, np.ndarray]):
     """The arrays of a file or of its shards; each is read whenever it is accessed.
 
-    Args:
-      path: the file, for messages.
-      arrays: where each array is, with its shape and dtype.
-      files: the open files; closed at the end of a `with` block.
+    The files are closed at the end of a `with` block.
     """
 
     def __init__(
@@ -78,21 +75,19 @@ class WeightFile(Mapping[str, np.ndarray]):
 
 
 def open_weights(path: str | os.PathLike) -> WeightFile:
-    """Opens weights; the arrays themselves are read on demand.
+    """Opens weights; `.arrays[name]` has the shape and the dtype of one, which is read on demand.
 
     Args:
       path: a file (.safetensors, or .pt, .pth, .bin of torch.save), the index of a file in shards,
         or a folder of transformers or open_clip that has one of them.
-
-    Returns:
-      Arrays by name, for a `with` block; `.arrays[name]` has the shape and the dtype of one.
-
-    Raises:
-      WeightFileError: something is missing, damaged, or is not what its name says.
     """
     path = pathlib.Path(path)
     if path.is_dir():
-        path = _find_in_folder(path)
+        found = [path / name for name in NAMES_IN_FOLDERS if (path / name).is_file()]
+        if not found:
+            known = ", ".join(NAMES_IN_FOLDERS)
+            raise WeightFileError(f"the folder {path} has no weights; looked for {known}")
+        path = found[0]
     with contextlib.ExitStack() as files:
         locate = _locate_in_shards if path.name.endswith(INDEX) else _locate
         arrays = locate(path, files)
@@ -114,15 +109,6 @@ def _unwrap(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
     return arrays
 
 
-def _find_in_folder(folder: pathlib.Path) -> pathlib.Path:
-    for name in NAMES_IN_FOLDERS:
-        if (folder / name).is_file():
-            return folder / name
-    raise WeightFileError(
-        f"the folder {folder} has no weights; looked for {', '.join(NAMES_IN_FOLDERS)}"
-    )
-
-
 def _locate(path: pathlib.Path, files: contextlib.ExitStack) -> dict[str, StoredArray]:
     file = BinaryFile(path)
     files.callback(file.close)
@@ -134,11 +120,7 @@ def _locate(path: pathlib.Path, files: contextlib.ExitStack) -> dict[str, Stored
 
 
 def _check_arrays(file: BinaryFile, arrays: Mapping[str, StoredArray]) -> None:
-    """Refuses arrays that would take more memory than the file's size explains.
-
-    Raises:
-      WeightFileError: the arrays are together much larger than the file, or a name is not valid.
-    """
+    """Refuses arrays that would take more memory than the file's size explains."""
     for name in arrays:
         if not name.isprintable() or len(name) > LONGEST_NAME:
             raise WeightFileError(
@@ -173,15 +155,12 @@ def _locate_in_shards(path: pathlib.Path, files: contextlib.ExitStack) -> dict[s
 
 
 def write_folder(path: str | os.PathLike, files: Mapping[str, Any]) -> None:
-    """Writes a folder, completely or not at all.
+    """Writes a folder, which must be empty or not exist, completely or not at all.
 
     Args:
-      path: the folder; it must be empty or not exist.
+      path: the folder.
       files: by name ("a" or "folder/a"), text, bytes or a value for JSON; for .safetensors the
         arrays, as `write_safetensors` takes them.
-
-    Raises:
-      WeightFileError: something is there already, or an array cannot be written.
     """
     check_local(path)
     path = pathlib.Path(path).resolve()

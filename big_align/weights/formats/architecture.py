@@ -36,11 +36,10 @@ def kind_of(node: Node) -> str:
     """Returns "dual", "image" or "text"."""
     if "image" in node and "text" in node:
         return "dual"
-    kinds = {"image": tables.IMAGE_TOWERS, "text": tables.TEXT_TOWERS}
-    for kind, table in kinds.items():
+    for kind, table in tables.TOWERS.items():
         if node.get("name") in table:
             return kind
-    known = ", ".join(sorted([*tables.IMAGE_TOWERS, *tables.TEXT_TOWERS]))
+    known = ", ".join(sorted(tables.IMAGE_TOWERS | tables.TEXT_TOWERS))
     raise ConfigError(f"a model is named {node.get('name')!r}; known towers: {known}")
 
 
@@ -57,15 +56,6 @@ def check_sizes(node: Node, image_size: Any, arrays: Mapping[str, StoredArray], 
 
     A config may come from anywhere: it may name anything that can be imported, and describe a
     million layers.
-
-    Args:
-      node: the model.
-      image_size: as in `Size`.
-      arrays: the arrays of the file.
-      where: the file or folder, for messages.
-
-    Raises:
-      WeightsMismatch: a tower is not one of ours or is larger than all arrays, or images are huge.
     """
     dual = kind_of(node) == "dual"
     towers = {part: node[part] for part in tables.TOWERS if node[part]} if dual else {"": node}
@@ -124,20 +114,20 @@ def find_edges(size: Size) -> tuple[int, int]:
     return size if isinstance(size, tuple) else (size or 1, size or 1)
 
 
-def expected_shapes(node: Node, image_size: Size) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every array of a model, without making any.
-
-    Args:
-      node: the model.
-      image_size: as in `Size`.
-    """
-    model, kind = make_model(node), kind_of(node)
+def shape_inputs(kind: str, image_size: Size) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Returns the shapes of an example for a model of a kind: an image, a text and its mask."""
     image = jax.ShapeDtypeStruct((1, *find_edges(image_size), 3), np.float32)
     text = jax.ShapeDtypeStruct((1, 1), np.int32), jax.ShapeDtypeStruct((1, 1), np.bool_)
-    inputs = {"dual": (image, *text), "image": (image,), "text": text}[kind]
-    init = model.init
-    if kind == "dual" and not node["text"]:
-        inputs, init = (image,), functools.partial(model.init, method="encode_image")
+    return {"dual": (image, *text), "image": (image,), "text": text}[kind]
+
+
+def expected_shapes(node: Node, image_size: Size) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every array of a model, by path, without making any."""
+    model, kind = make_model(node), kind_of(node)
+    init, image_alone = model.init, kind == "dual" and not node["text"]
+    if image_alone:
+        init = functools.partial(model.init, method="encode_image")
+    inputs = shape_inputs("image" if image_alone else kind, image_size)
     variables = nn.meta.unbox(jax.eval_shape(init, jax.random.PRNGKey(0), *inputs))
     return {k: v.shape for k, v in flatten(variables).items()}
 
@@ -174,11 +164,7 @@ def depths_of(node: Node) -> dict[str, Sequence[int]]:
 
 
 def side_of_grid(positions: int, extra: int) -> int:
-    """Returns the edge of the square grid that a table of positions holds.
-
-    Raises:
-      WeightsMismatch: the grid is not a square.
-    """
+    """Returns the edge of the square grid that a table of positions holds."""
     side = math.isqrt(positions - extra)
     if side * side != positions - extra:
         raise WeightsMismatch(
@@ -195,20 +181,9 @@ def take(
     where: str,
     unused: Sequence[str],
 ) -> dict[str, np.ndarray]:
-    """Turns the arrays of a file into ours.
+    """Turns the arrays of a file into ours, by path; an error lists all that does not fit.
 
-    Args:
-      entries: which arrays correspond.
-      weights: arrays by their names; each is read once.
-      shapes: the shapes that ours must have, by path.
-      where: the file or folder, for messages.
-      unused: parts of names of arrays that may be left over.
-
-    Returns:
-      Arrays by path.
-
-    Raises:
-      WeightsMismatch: arrays are missing, have other shapes or are left over; all are listed.
+    Each is read once. `unused` are parts of the names of those that may be left over.
     """
     left = sorted(set(weights) - {entry.theirs for entry in entries})
     strange = [name for name in left if not any(part in name for part in unused)]
@@ -244,13 +219,9 @@ COUNTED = "running_mean"
 """Beside these torch keeps a counter, which only serves a kind of momentum that we do not have."""
 
 
-def _zero() -> np.ndarray:
-    return np.zeros((), np.int64)
-
-
 def give(entries: Sequence[Entry], flat: Flat) -> dict[str, Any]:
     """Returns functions that make their arrays, by name: only one is in memory at a time."""
     arrays = {entry.theirs: (lambda entry=entry: to_theirs(entry, flat)) for entry in entries}
-    statistics = [name for name in arrays if name.endswith(COUNTED)]
-    counters = {name[: -len(COUNTED)] + "num_batches_tracked": _zero for name in statistics}
-    return counters | arrays
+    layers = [name.removesuffix(COUNTED) for name in arrays if name.endswith(COUNTED)]
+    zero = functools.partial(np.zeros, (), np.int64)
+    return {f"{layer}num_batches_tracked": zero for layer in layers} | arrays

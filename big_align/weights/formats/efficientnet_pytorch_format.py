@@ -31,10 +31,6 @@ def read(path: pathlib.Path) -> Pretrained:
 
     How images are prepared is known only for the Lite models: the others have files for two kinds
     of preparation, which do not say which.
-
-    Raises:
-      WeightsMismatch: no variant has such weights; the message says what does not fit.
-      WeightFileError: the file is damaged.
     """
     with open_weights(path) as weights:
         shapes = {name: array.shape for name, array in weights.arrays.items()}

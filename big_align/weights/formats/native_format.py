@@ -44,13 +44,7 @@ def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
 
 
 def read(path: pathlib.Path) -> Pretrained:
-    """Reads a folder that `write` made.
-
-    Raises:
-      WeightsMismatch: the weights are not those of the model in `config.json`; all differences are
-        listed.
-      WeightFileError: a file is damaged.
-    """
+    """Reads a folder that `write` made; an error lists all that differs from `config.json`."""
     config = make_tuples(read_json(path / "config.json"))
     if missing := [field for field in FIELDS if field not in config]:
         raise WeightFileError(f"{path}/config.json lacks {', '.join(missing)}")
@@ -122,7 +116,7 @@ def _find_vocabularies(path: pathlib.Path, config: Mapping[str, Any]) -> dict[st
         tokenizer |= {file: str(path / name)}
         if not (path / name).is_file():
             raise WeightFileError(f"the tokenizer's file {tokenizer[file]} is missing")
-        digest = _digest(read_regular(path / name))
+        digest = hashlib.sha256(read_regular(path / name)).hexdigest()
         if config.get(DIGESTS, {}).get(name, digest) != digest:
             raise WeightFileError(
                 f"the tokenizer's file {tokenizer[file]} is not the one that was exported: it has "
@@ -132,11 +126,7 @@ def _find_vocabularies(path: pathlib.Path, config: Mapping[str, Any]) -> dict[st
 
 
 def write(pretrained: Pretrained) -> dict[str, Any]:
-    """Makes the files of a folder of ours, by name.
-
-    Raises:
-      UserError: the file of the tokenizer's vocabulary is missing.
-    """
+    """Makes the files of a folder of ours, by name."""
     files, tokenizer = {}, dict(pretrained.tokenizer or {}) or None
     for file in _vocabularies_of(tokenizer):
         source = locate(tokenizer[file])
@@ -147,16 +137,16 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
             raise UserError(f"the model's tokenizer has two files {name}; rename one")
         tokenizer[file] = name
     seen = pretrained.preprocessing
-    values = (
-        pretrained.node,
-        pretrained.image_size,
-        dataclasses.asdict(seen) if seen else None,
-        tokenizer,
-        pretrained.temperature,
-    )
-    config = {"format": FORMAT} | dict(zip(FIELDS, values, strict=True))
+    config = {
+        "format": FORMAT,
+        "model": pretrained.node,
+        "image_size": pretrained.image_size,
+        "preprocessing": dataclasses.asdict(seen) if seen else None,
+        "tokenizer": tokenizer,
+        TEMPERATURE: pretrained.temperature,
+    }
     if files:
-        config[DIGESTS] = {name: _digest(content) for name, content in files.items()}
+        config[DIGESTS] = {name: hashlib.sha256(x).hexdigest() for name, x in files.items()}
     if pretrained.bias is not None:
         config[BIAS] = pretrained.bias
     config |= {name: list(kept) for name in TEMPLATES if (kept := getattr(pretrained, name))}
@@ -167,10 +157,6 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
     files[WEIGHTS] = pretrained.flat
     config[SUMS] = {name: _sum_up(files[name]) for name in (WEIGHTS, CLASSIFIER) if name in files}
     return files | {"config.json": config}
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _vocabularies_of(tokenizer: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -72,11 +72,7 @@ def find_text(names: Collection[str]) -> str:
 
 
 def infer_config(shapes: Mapping[str, tuple[int, ...]], where: str) -> dict[str, Any]:
-    """Makes the config that follows from a state dict's shapes, with heads that are 64 wide.
-
-    Raises:
-      WeightsMismatch: the model is not of CLIP's kind, or its width is not a multiple of 64.
-    """
+    """Makes the config that follows from a state dict's shapes, with heads that are 64 wide."""
     below = find_text(shapes)
 
     def measure(prefix: str, width: int) -> dict[str, Any]:
@@ -107,11 +103,7 @@ def infer_config(shapes: Mapping[str, tuple[int, ...]], where: str) -> dict[str,
 
 
 def read_config(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], int]:
-    """Turns `model_cfg` into a node, and the size of images.
-
-    Raises:
-      WeightsMismatch: the config asks for what our towers do not support; the message names it.
-    """
+    """Turns `model_cfg` into a node, and the size of images."""
     for name in ("embed_dim", "vision_cfg", "text_cfg"):
         if name not in config:
             raise WeightsMismatch(f"{where}: {name} is missing in the config")
@@ -174,11 +166,7 @@ def _read_activation(quick: bool, arguments: Mapping[str, Any], where: str) -> s
 
 
 def write_config(pretrained: Pretrained) -> dict[str, Any]:
-    """Turns a model into `model_cfg`.
-
-    Raises:
-      WeightsMismatch: it is not of CLIP's kind; the message lists what differs.
-    """
+    """Turns a model into `model_cfg`; an error lists what differs from CLIP's kind."""
     if pretrained.kind != "dual":
         raise WeightsMismatch(
             f"open_clip has dual encoders only, and this is a tower for {pretrained.kind}s; "

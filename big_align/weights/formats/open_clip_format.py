@@ -58,11 +58,6 @@ def read(path: pathlib.Path) -> Pretrained:
     A state dict does not determine everything. By itself it is read with heads that are 64 wide,
     the exact GELU and images prepared as for OpenAI's CLIP: these are open_clip's conventions, and
     not those of OpenAI's own weights, whose activation is quick-GELU.
-
-    Raises:
-      WeightsMismatch: the model is not of CLIP's kind, or the weights belong to another model than
-        the config describes; the message says what does not fit.
-      WeightFileError: a file is damaged or is not what its name says.
     """
     # Published folders may also hold the same model with the names of transformers.
     with open_weights(path / WEIGHTS if (path / WEIGHTS).is_file() else path) as weights:
@@ -94,14 +89,7 @@ def read(path: pathlib.Path) -> Pretrained:
 
 
 def write(pretrained: Pretrained) -> dict[str, Any]:
-    """Makes the files of a folder that open_clip opens as "local-dir:FOLDER".
-
-    Returns:
-      By file name: a dictionary for JSON, text, or arrays of weights (or what makes them).
-
-    Raises:
-      WeightsMismatch: the model is not of CLIP's kind; the message says what does not fit.
-    """
+    """Makes the files of a folder that open_clip opens as "local-dir:FOLDER"."""
     model_cfg = write_config(pretrained)
     temperature = 1.0 if pretrained.temperature is None else pretrained.temperature
     kept = pretrained.kept_for("open_clip")

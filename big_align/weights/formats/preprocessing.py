@@ -100,12 +100,7 @@ class Preprocessing:
     def from_transform(
         transform: str, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> "Preprocessing":
-        """Reads it from the image operations of an evaluator.
-
-        Raises:
-          ConfigError: an operation is unknown, or they do not fit together.
-          ValueError: a size is beyond `LARGEST_IMAGE`.
-        """
+        """Reads it from the image operations of an evaluator."""
         colors = tuple(mean), tuple(std)
         size = shape_of_image(transform, "transform")[1]
         steps = [(operation.__name__, given) for operation, given in Transform(transform).steps]
@@ -120,15 +115,7 @@ class Preprocessing:
 
 
 def read_processor(config: Mapping[str, Any], where: str) -> Preprocessing | None:
-    """Reads the settings of an image processor of transformers; None if they have no size.
-
-    Args:
-      config: the contents of `preprocessor_config.json`, in any version.
-      where: the folder, for messages.
-
-    Raises:
-      WeightFileError: a value is of the wrong kind.
-    """
+    """Reads `preprocessor_config.json` of transformers, in any version; None if it has no size."""
     if config.get("size") is None:
         return None
     try:

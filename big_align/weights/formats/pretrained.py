@@ -174,14 +174,7 @@ class Pretrained:
         )
 
     def with_transform(self, transform: str) -> "Pretrained":
-        """Returns the model with other image operations, and its own mean and deviation of colors.
-
-        Args:
-          transform: image operations, as in an evaluator.
-
-        Raises:
-          UserError: an operation is unknown, or they do not fit together.
-        """
+        """Returns the model with other image operations, as in an evaluator, and its own colors."""
         seen = self.preprocessing
         mean = seen.mean if seen else self.node.get("image_mean", IMAGENET_MEAN)
         std = seen.std if seen else self.node.get("image_std", IMAGENET_STD)
@@ -213,16 +206,9 @@ def _as_number(value: Any) -> float:
 
 
 def read_scalar(weights: WeightFile, name: str, missing: float | None = None) -> float | None:
-    """Reads a number beside the towers, such as the logit scale.
+    """Reads a number beside the towers, one of `SCALES`; `missing` if there is none.
 
-    Args:
-      weights: the file's arrays.
-      name: an array, in `SCALES`.
-      missing: what is returned if there is none.
-
-    Raises:
-      WeightsMismatch: it is no number, or not in its range, as one that was stored as something
-        else: exp(-x) of a scale that is no logarithm is 0.
+    One out of its range was stored as something else: exp(-x) of a scale that is no logarithm is 0.
     """
     if name not in weights:
         return missing
@@ -241,9 +227,7 @@ def read_scalar(weights: WeightFile, name: str, missing: float | None = None) ->
 def read_temperature(weights: WeightFile, name: str = "logit_scale") -> float:
     """Reads what cosines are divided by, 1 if there is no array of the name.
 
-    Args:
-      weights: the file's arrays.
-      name: "temperature", or "logit_scale", whose exponential is its inverse.
+    It is stored as "temperature", or as "logit_scale", whose exponential is its inverse.
     """
     if name == "temperature":
         return read_scalar(weights, name, 1.0)
@@ -260,22 +244,10 @@ def assemble(
     unused: Sequence[str] = UNUSED,
     **more: Any,
 ) -> Pretrained:
-    """Makes a model from the arrays of a file.
+    """Makes a model from the arrays of a file; those that are left over are kept.
 
-    Args:
-      node: the model that the file's config describes.
-      table: where its arrays are; None if they have our names.
-      weights: the file's arrays, read on demand.
-      image_size: as in `Pretrained`.
-      where: the file or folder, for messages.
-      unused: parts of names of arrays that may be left over.
-      more: other attributes of the result.
-
-    Returns:
-      The model; arrays that are left over are kept.
-
-    Raises:
-      WeightsMismatch: arrays are missing, of another shape, or left over; all are listed.
+    Without a table they have our names. `unused` are parts of the names of those that may be left
+    over, and `more` are other attributes of the result.
     """
     architecture.check_sizes(node, image_size, weights.arrays, where)
     shapes = architecture.expected_shapes(node, image_size)

@@ -25,19 +25,9 @@ PACKAGE = "sentence_transformers.models."
 
 
 def read_pool(path: pathlib.Path, has_choice: bool = True) -> str | None:
-    """Reads how the outputs of a text's tokens become one vector.
+    """Reads how the outputs of a text's tokens become one vector: "cls" or "mean".
 
-    Args:
-      path: the folder.
-      has_choice: whether the tower can pool in more than one way.
-
-    Returns:
-      "cls" or "mean"; None if the folder is not one of sentence-transformers, or there is no
-      choice.
-
-    Raises:
-      WeightsMismatch: the text is pooled or changed in a way that our towers do not support.
-      WeightFileError: a file is damaged or is not what its name says.
+    None if the folder is not one of sentence-transformers, or the tower has no choice.
     """
     if not (path / MODULES).is_file():
         return None
@@ -85,17 +75,11 @@ def write(
     length: int | None,
     projection: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Any]:
-    """Makes the files with which sentence-transformers pools as a tower does.
+    """Makes the files with which sentence-transformers pools as a tower does, by name.
 
-    Args:
-      pool: "cls", "mean" or `LAST_TOKEN`.
-      width: the width of the tower's tokens.
-      length: tokens of a text; None if no tokenizer is known.
-      projection: a linear layer after it, as torch names and orders its arrays; scaling to unit
-        length follows. None for neither, and no arrays for no layer.
-
-    Returns:
-      What to write, by file name: values for JSON and arrays.
+    `pool` is "cls", "mean" or `LAST_TOKEN`, and `length` the tokens of a text, if known. The
+    projection is a linear layer after it, as torch names and orders its arrays, before scaling to
+    unit length; None for neither, and no arrays for no layer.
     """
     modules = [("Transformer", ""), ("Pooling", POOLING)]
     written = POOLS | {LAST_TOKEN: "pooling_mode_lasttoken"}

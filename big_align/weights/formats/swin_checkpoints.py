@@ -1,6 +1,5 @@
 """Checkpoints that hold a Swin among other things: UniCL's as released, and MoBY's."""
 
-import contextlib
 import dataclasses
 import pathlib
 import re
@@ -9,7 +8,6 @@ from typing import Any
 
 from big_align.core.errors import WeightsMismatch
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
-from big_align.weights.arrays.stored_arrays import StoredArray
 from big_align.weights.arrays.weight_files import WeightFile, open_weights
 from big_align.weights.formats import timm_format
 from big_align.weights.formats.preprocessing import Preprocessing
@@ -58,30 +56,20 @@ def read(path: pathlib.Path) -> Pretrained:
     From MoBY's it takes the encoder: its slowly moving copy, the projectors and the queues are left
     out. From UniCL's it takes everything; texts are tokenized by CLIP's tokenizer, whose files are
     not part of it.
-
-    Raises:
-      WeightsMismatch: the towers are others (UniCL has FocalNets and BERTs too), or arrays are
-        missing; the message says what does not fit.
-      WeightFileError: the file is damaged.
     """
-    with open_weights(path) as found:
-        if MOBY + BIAS_TABLE in found:
-            weights = _make_weights(path, _take(found.arrays, MOBY))
+    with open_weights(path) as weights:
+        if MOBY + BIAS_TABLE in weights:
+            weights.arrays = _take(weights.arrays, MOBY)
             tower = timm_format.read_state_dict(weights, str(path))
             seen = _prepare(tower.image_size)
             return dataclasses.replace(tower, preprocessing=seen, source="moby")
-        arrays = {_name_today(name): array for name, array in found.arrays.items()}
-        return _read_unicl(_make_weights(path, arrays), str(path))
+        weights.arrays = {_name_today(name): array for name, array in weights.arrays.items()}
+        return _read_unicl(weights, str(path))
 
 
 def _take(arrays: Mapping[str, Any], start: str) -> dict[str, Any]:
     """Returns what has names with this beginning, by the rest of their names."""
     return {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
-
-
-def _make_weights(path: pathlib.Path, arrays: dict[str, StoredArray]) -> WeightFile:
-    """Makes a mapping of its own from some arrays of an open file."""
-    return WeightFile(path, arrays, contextlib.ExitStack())
 
 
 def _prepare(size: int) -> Preprocessing:

@@ -48,23 +48,14 @@ SETTINGS = {
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Reads a JSON object; an empty one if there is no file.
-
-    Raises:
-      WeightFileError: the file is not a JSON object.
-    """
+    """Reads a JSON object; an empty one if there is no file."""
     return parse_json(read_regular(path), str(path)) if path.is_file() else {}
 
 
 def read(path: pathlib.Path, max_length: int) -> dict[str, Any] | None:
-    """Reads which tokenizer a folder has.
+    """Reads which tokenizer a folder has, as `config.tokenizer`; None if it is none of ours.
 
-    Args:
-      path: the folder.
-      max_length: positions of the text tower.
-
-    Returns:
-      What `config.tokenizer` needs, or None if there is no tokenizer that big_align has.
+    Texts are cut to `max_length`, the positions of the text tower.
     """
     config, whole = (read_json(path / f"{name}.json") for name in ("tokenizer_config", "tokenizer"))
     length = min(int(config.get("model_max_length") or max_length), max_length)
@@ -81,8 +72,11 @@ def read(path: pathlib.Path, max_length: int) -> dict[str, Any] | None:
     merges = path / "merges.txt"
     if "CLIP" in str(config.get("tokenizer_class")) and (kind == "BPE" or merges.is_file()):
         file = merges if merges.is_file() else path / "tokenizer.json"
-        if fault := _find_other_ids(file, path / "vocab.json"):
-            logging.warning("%s: its tokenizer is left out: %s", path, fault)
+        vocabulary = path / "vocab.json"
+        try:  # ids, which follow from the merges, may be others in the folder
+            clip_tokenizer.list_merges(str(file), str(vocabulary) if vocabulary.is_file() else None)
+        except ValueError as error:
+            logging.warning("%s: its tokenizer is left out: %s", path, error)
             return None
         return {"name": "clip", "merges": str(file), "length": length}
     if _is_roberta(path, config, whole) and (kind == "BPE" or merges.is_file()):
@@ -109,15 +103,6 @@ def _find_other_rule(
     return ""
 
 
-def _find_other_ids(merges: pathlib.Path, vocabulary: pathlib.Path) -> str:
-    """Returns why CLIP's ids, which follow from its merges, are not those of a folder, or ""."""
-    try:
-        clip_tokenizer.list_merges(str(merges), str(vocabulary) if vocabulary.is_file() else None)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
 def _is_roberta(path: pathlib.Path, config: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
     """Returns whether a folder has RoBERTa's tokenizer, which puts no space before a text."""
     # In the published folder the class follows from the model.
@@ -129,18 +114,7 @@ def _is_roberta(path: pathlib.Path, config: Mapping[str, Any], whole: Mapping[st
 
 
 def write(tokenizer: Mapping[str, Any], model_type: str) -> dict[str, Any]:
-    """Makes the files of a tokenizer that transformers opens.
-
-    Args:
-      tokenizer: as in `config.tokenizer`.
-      model_type: the type of the model beside it.
-
-    Returns:
-      Text or a dictionary for JSON, by file name; nothing for a tokenizer that only big_align has.
-
-    Raises:
-      UserError: the tokenizer's vocabulary cannot be read.
-    """
+    """Makes the files of a tokenizer beside a model of this type; none if only big_align has it."""
     name = tokenizer["name"]
     if name not in DEFAULTS:
         return {}

@@ -3,7 +3,7 @@
 import math
 import pathlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from big_align.core.errors import WeightsMismatch
@@ -21,7 +21,6 @@ from big_align.weights.formats.timm_models import (
     TimmConfig,
     TimmFamily,
 )
-from big_align.weights.tables.mapping import Rule
 from big_align.weights.tables.swin import ORIGINAL_SWIN
 
 COUNTER = "num_batches_tracked"
@@ -52,11 +51,6 @@ def read(path: pathlib.Path) -> Pretrained:
     heads of a ViT are 64 wide (wider in the four largest), its activation is the exact GELU, and
     its epsilon 1e-5 if `norm_pre` indicates CLIP's and 1e-6 otherwise; an EfficientNet is one of
     TensorFlow's (`tf_`), whose padding and epsilon differ from those of timm's own.
-
-    Raises:
-      WeightsMismatch: the architecture has no counterpart, or the weights belong to another one;
-        the message says what does not fit.
-      WeightFileError: a file is damaged or is not what its name says.
     """
     config = _read_config(path) if path.is_dir() else None
     stated, seen = NOTHING_STATED, None
@@ -75,17 +69,7 @@ def read_state_dict(
     stated: TimmConfig = NOTHING_STATED,
     preprocessing: Preprocessing | None = None,
 ) -> Pretrained:
-    """Reads the tower that a state dict's names and shapes describe.
-
-    Args:
-      weights: the arrays.
-      where: the file or folder, for messages.
-      stated: what a config says.
-      preprocessing: how images are prepared, if known.
-
-    Raises:
-      WeightsMismatch: as in `read`.
-    """
+    """Reads the tower that a state dict's names and shapes, and what a config states, describe."""
     shapes = {name: array.shape for name, array in weights.arrays.items()}
     family = _find_family(shapes, stated, where)
     try:
@@ -96,14 +80,17 @@ def read_state_dict(
         ) from error
     except WeightsMismatch as error:
         raise WeightsMismatch(f"{where}: {error}") from error
+    names = {family.classifier, family.classifier.split(".")[0]}  # also in original files
+    heads = [f"{name}.{leaf}" for name in names for leaf in ("weight", "bias")]
+    original = "layers.0.downsample.norm.weight" in shapes
     return assemble(
         {"name": family.tower} | node,
-        _table(family, shapes),
+        ORIGINAL_SWIN if original else family.table,
         weights,
         image_size=size,
         where=where,
         source="timm",
-        unused=(*BUFFERS, *_heads(family)),
+        unused=(*BUFFERS, *heads),
         preprocessing=preprocessing,
     )
 
@@ -125,17 +112,6 @@ def _find_family(shapes: Mapping[str, Any], stated: TimmConfig, where: str) -> T
             f"not have; known: {', '.join(sorted({*COMMON, *family.arguments}))}"
         )
     return family
-
-
-def _table(family: TimmFamily, shapes: Mapping[str, Any]) -> Sequence[Rule]:
-    """Returns a family's table of names; Swin's original files have a different one."""
-    return ORIGINAL_SWIN if "layers.0.downsample.norm.weight" in shapes else family.table
-
-
-def _heads(family: TimmFamily) -> tuple[str, ...]:
-    """Returns the names of the classifier's arrays, including the original ones."""
-    names = {family.classifier, family.classifier.split(".")[0]}
-    return tuple(f"{name}.{leaf}" for name in sorted(names) for leaf in ("weight", "bias"))
 
 
 def _read_size(config: Mapping[str, Any], arguments: Mapping[str, Any], where: str) -> int:
@@ -167,12 +143,6 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
     """Makes the files of a folder that `timm.create_model("local-dir:...", pretrained=True)` opens.
 
     A classifier that was read from timm is written again.
-
-    Returns:
-      By file name: a dictionary for JSON, or arrays of weights (or what makes them).
-
-    Raises:
-      WeightsMismatch: timm has no such tower; the message says what does not fit.
     """
     settings = architecture.settings(pretrained.model) if pretrained.kind == "image" else {}
     family = next((f for f in FAMILIES if f.tower == settings.get("name")), None)

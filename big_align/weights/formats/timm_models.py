@@ -22,17 +22,11 @@ Settings = Mapping[str, Any]
 
 
 class TimmConfig(NamedTuple):
-    """What a folder says besides the weights.
+    """What a folder says besides the weights."""
 
-    Args:
-      name: the name of the architecture, up to a dot; "" if there is no config.
-      arguments: `model_args`, what the model was made with instead of its defaults.
-      size: pixels of an edge of its images; None if there is no config.
-    """
-
-    name: str
-    arguments: Mapping[str, Any]
-    size: int | None
+    name: str  # of the architecture, up to a dot; "" if there is no config
+    arguments: Mapping[str, Any]  # `model_args`
+    size: int | None  # pixels of an edge of its images
 
 
 NOTHING_STATED = TimmConfig("", {}, None)
@@ -42,39 +36,24 @@ NOTHING_STATED = TimmConfig("", {}, None)
 class TimmFamily(NamedTuple):
     """A kind of tower in timm.
 
-    Args:
-      tower: our name for it.
-      table: where its arrays are.
-      mark: an array that no other family has.
-      names: a pattern of the architectures that our tower is.
-      fixed_size: whether the model is made for one size of images.
-      first: the first convolution, which timm adapts to other numbers of channels.
-      classifier: the classifier's name.
-      arguments: what `model_args` may have; other arguments change what the model does.
-      needs: settings of ours that have one value in timm.
-      read: makes a node, and the size of images.
-      write: makes the name of an architecture and `model_args` from our settings and image size.
+    `read` makes a node and the size of images, `write` an architecture's name and `model_args`.
     """
 
-    tower: str
+    tower: str  # our name for it
     table: Sequence[Rule]
-    mark: str
-    names: str
-    fixed_size: bool
-    first: str
+    mark: str  # an array that no other family has
+    names: str  # a pattern of the architectures that our tower is
+    fixed_size: bool  # whether the model is made for one size of images
+    first: str  # the convolution that timm adapts to other numbers of channels
     classifier: str
-    arguments: Sequence[str]
-    needs: Mapping[str, Any]
+    arguments: Sequence[str]  # of `model_args`; others change what the model does
+    needs: Mapping[str, Any]  # settings of ours that have one value in timm
     read: Callable[[Shapes, TimmConfig], tuple[dict[str, Any], int]]
     write: Callable[[Settings, int], tuple[str, dict[str, Any]]]
 
 
 def _count(shapes: Shapes, pattern: str) -> int:
-    """Returns one more than the largest number at a place in the names; 0 if none has one.
-
-    Raises:
-      WeightsMismatch: the number is larger than the number of names.
-    """
+    """Returns one more than the largest number at a place in the names; 0 if none has one."""
     matches = (re.match(pattern, name) for name in shapes)
     number = max((int(match[1]) + 1 for match in matches if match), default=0)
     if number > len(shapes):
@@ -202,11 +181,8 @@ def _read_vit(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
 
 
 def _write_vit(ours: Settings, size: int) -> tuple[str, dict[str, Any]]:
-    width, epsilon, patch = (
-        ours["width"],
-        ours["layer_norm_eps"],
-        int(ours["variant"].split("/")[1]),
-    )
+    width, epsilon = ours["width"], ours["layer_norm_eps"]
+    patch = int(ours["variant"].split("/")[1])
     if epsilon not in VIT_PATCHES:
         raise WeightsMismatch(
             f"timm's vit has layer_norm_eps={EPSILON}, or {CLIP_EPSILON} as in CLIP, the model has "

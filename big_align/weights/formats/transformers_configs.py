@@ -10,19 +10,11 @@ from big_align.weights.tables.mapping import Rule
 
 
 class Field(NamedTuple):
-    """A value that both sides hold.
-
-    Args:
-      theirs: name in their config.
-      ours: name of our argument.
-      default: their value when their config leaves it out.
-      read: turns their value into ours.
-      write: turns ours into theirs.
-    """
+    """A value that both sides hold, and how theirs is read as ours and back."""
 
     theirs: str
     ours: str
-    default: Any
+    default: Any  # theirs, if their config leaves it out
     read: Callable[[Any], Any] = lambda value: value
     write: Callable[[Any], Any] = lambda value: value
 
@@ -30,40 +22,25 @@ class Field(NamedTuple):
 class TransformersFamily(NamedTuple):
     """A kind of tower in transformers.
 
-    Args:
-      tower: our name for it.
-      table: where its arrays are.
-      fields: what is translated.
-      always: our arguments that follow from the family.
-      constants: their settings of which we support one value; checked when read, and written.
-      architecture: the class that opens the folder.
-      bases: prefixes that names may have in files of models with a head.
-      prefix: what names begin with in files that all versions of transformers 5 open: published
-        ones have it, and newer versions, whose class does without, remove it.
-      pooler: whether the class has a dense layer on [CLS] that our tower lacks.
-      read_more: makes what of ours follows from several values of theirs.
-      write_more: makes what of theirs follows from several settings of ours.
+    Names begin with `prefix` in files that all versions of transformers 5 open: published ones have
+    it, and newer versions, whose class does without, remove it.
     """
 
-    tower: str
+    tower: str  # our name for it
     table: Sequence[Rule]
     fields: Sequence[Field]
-    always: Mapping[str, Any]
-    constants: Mapping[str, Any]
-    architecture: str
-    bases: Sequence[str] = ()
+    always: Mapping[str, Any]  # our arguments that follow from the family
+    constants: Mapping[str, Any]  # theirs of which we support one value
+    architecture: str  # the class that opens the folder
+    bases: Sequence[str] = ()  # prefixes of names in files of models with a head
     prefix: str = ""
-    pooler: bool = False
+    pooler: bool = False  # whether the class has a dense layer on [CLS] that our tower lacks
     read_more: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda config: {}
     write_more: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda settings: {}
 
 
 def read_edge(size: Any, name: str) -> int:
-    """Returns the edge of a square that a config gives as one number or as two.
-
-    Raises:
-      WeightsMismatch: it is not a square.
-    """
+    """Returns the edge of a square that a config gives as one number or as two."""
     edges = {size} if isinstance(size, int) else set(size) if isinstance(size, list) else set()
     if len(edges) != 1:
         raise WeightsMismatch(f"{name} = {size!r}; only squares can be exchanged")
@@ -73,11 +50,7 @@ def read_edge(size: Any, name: str) -> int:
 def read_fields(
     family: TransformersFamily, config: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
-    """Turns a config of theirs into a node of ours.
-
-    Raises:
-      WeightsMismatch: the config asks for what our tower does not support; the message names it.
-    """
+    """Turns a config of theirs into a node of ours."""
     for name, value in family.constants.items():
         if name in config and config[name] != value:
             raise WeightsMismatch(
@@ -96,11 +69,7 @@ def read_fields(
 
 
 def write_fields(family: TransformersFamily, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Turns the settings of a tower of ours into a config of theirs.
-
-    Raises:
-      WeightsMismatch: the tower has settings that the family does not support; all are named.
-    """
+    """Turns the settings of a tower of ours into a config of theirs."""
     needed = {name: value for name, value in family.always.items() if name != "variant"}
     if faults := [
         f"{name}={value!r}, not {settings[name]!r}"
@@ -115,11 +84,7 @@ def write_fields(family: TransformersFamily, settings: Mapping[str, Any]) -> dic
 
 
 def check_windows(settings: Mapping[str, Any], size: int) -> None:
-    """Checks that no map of a Swin is smaller than a window, for which its class has no biases.
-
-    Raises:
-      WeightsMismatch: one is.
-    """
+    """Refuses a Swin in which a map is smaller than a window, for which its class has no biases."""
     if settings["name"] != "swin":
         return
     window, last = settings["window"], swin.PATCH * 2 ** (len(settings["depths"]) - 1)

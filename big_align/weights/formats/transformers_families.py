@@ -25,12 +25,12 @@ def _read_activation(name: str) -> str:
     return ACTIVATIONS[name]
 
 
-def _write_activation(name: str) -> str:
-    return {"gelu_tanh": "gelu_pytorch_tanh"}.get(name, name)
-
-
 def _activation(default: str) -> Field:
-    return Field("hidden_act", "activation", default, _read_activation, _write_activation)
+    return Field(
+        *("hidden_act", "activation", default),
+        read=_read_activation,
+        write=lambda name: {"gelu_tanh": "gelu_pytorch_tanh"}.get(name, name),
+    )
 
 
 def _sizes(width: int, depth: int, mlp_dim: int, heads: int) -> tuple[Field, ...]:
@@ -57,16 +57,17 @@ def _words(vocab_size: int, max_length: int) -> tuple[Field, ...]:
     )
 
 
+BERT_FIELDS = (
+    *_sizes(768, 12, 3072, 12),
+    _activation("gelu"),
+    Field("hidden_dropout_prob", "dropout", 0.1),
+    Field("layer_norm_eps", "layer_norm_eps", 1e-12),
+)
+
 BERT = TransformersFamily(
     tower="bert",
     table=bert.BERT,
-    fields=(
-        *_sizes(768, 12, 3072, 12),
-        *_words(30522, 512),
-        _activation("gelu"),
-        Field("hidden_dropout_prob", "dropout", 0.1),
-        Field("layer_norm_eps", "layer_norm_eps", 1e-12),
-    ),
+    fields=(*BERT_FIELDS, *_words(30522, 512)),
     always={"variant": "base", "pool": "cls"},
     constants={"model_type": "bert", "type_vocab_size": 2, "pad_token_id": 0},
     architecture="BertModel",
@@ -75,22 +76,17 @@ BERT = TransformersFamily(
 )
 
 # RoBERTa's positions start after that of padding, so its table has two rows more than a text.
-ROBERTA = TransformersFamily(
+ROBERTA = BERT._replace(
     tower="roberta",
     table=bert.ROBERTA,
     fields=(
-        *_sizes(768, 12, 3072, 12),
+        *BERT_FIELDS,
         Field("vocab_size", "vocab_size", 50265),
         Field("max_position_embeddings", "max_length", 512, lambda n: n - 2, lambda n: n + 2),
-        _activation("gelu"),
-        Field("hidden_dropout_prob", "dropout", 0.1),
-        Field("layer_norm_eps", "layer_norm_eps", 1e-12),
     ),
-    always={"variant": "base", "pool": "cls"},
     constants={"model_type": "roberta", "type_vocab_size": 1, "pad_token_id": 1},
     architecture="RobertaModel",
     bases=("roberta.",),
-    pooler=True,
 )
 
 VIT = TransformersFamily(
@@ -148,8 +144,7 @@ CLIP_TEXT = TransformersFamily(
     },
 )
 
-MLCD = TransformersFamily(
-    tower="vit",
+MLCD = CLIP_VISION._replace(
     table=vit.MLCD,
     fields=(
         *_sizes(1664, 48, 8192, 16),
@@ -157,15 +152,13 @@ MLCD = TransformersFamily(
         _activation("gelu"),
         Field("layer_norm_eps", "layer_norm_eps", 1e-5),
     ),
-    always={"pool": "cls", "positions": "rotary", "input_norm": True, "patch_bias": False},
+    always=CLIP_VISION.always | {"positions": "rotary"},
     constants={
         "model_type": "mlcd_vision_model",
         "num_key_value_groups": 1,
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "axial"},
     },
     architecture="MLCDVisionModel",
-    bases=("vision_model.",),
-    prefix="vision_model.",
 )
 
 SWIN = TransformersFamily(

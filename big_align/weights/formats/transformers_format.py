@@ -28,26 +28,15 @@ from big_align.weights.tables.mapping import Rule, prefix_table
 
 
 class Dual(NamedTuple):
-    """A dual encoder of transformers.
+    """A dual encoder of transformers."""
 
-    Args:
-      image: model type of the image tower.
-      text: model type of the text tower.
-      table: where its arrays are.
-      always: our arguments that follow from the class.
-      scale: name of the array of the temperature, which determines how it is read and written.
-      architecture: the class that opens the folder.
-      mean: the means of its images if the folder does not say them.
-      std: the same for the standard deviations.
-    """
-
-    image: str
-    text: str
+    image: str  # model type of the image tower
+    text: str  # model type of the text tower
     table: Sequence[Rule]
-    always: Mapping[str, Any]
-    scale: str
-    architecture: str
-    mean: tuple[float, float, float]
+    always: Mapping[str, Any]  # our arguments that follow from the class
+    scale: str  # name of the temperature's array, which says how it is stored
+    architecture: str  # the class that opens the folder
+    mean: tuple[float, float, float]  # of its images, if the folder does not say it
     std: tuple[float, float, float]
 
 
@@ -75,24 +64,13 @@ DUALS = {
 }
 
 
-def _write_scale(name: str, temperature: float) -> np.ndarray:
-    value = temperature if name == "temperature" else -math.log(temperature)
-    return np.asarray(value, np.float32)
-
-
 def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
     """Returns whether a folder is one of transformers."""
     return "model_type" in text_files.read_json(path / "config.json")
 
 
 def read(path: pathlib.Path) -> Pretrained:
-    """Reads a folder.
-
-    Raises:
-      WeightsMismatch: the model is of a kind that has no counterpart, or the weights belong to
-        another model than the config describes; the message lists what differs.
-      WeightFileError: a file is damaged or is not what its name says.
-    """
+    """Reads a folder; an error lists what the model lacks, or has and should not."""
     config = text_files.read_json(path / "config.json")
     model_type, where = config["model_type"], f"{path}/config.json"
     if model_type not in {*FAMILIES, *DUALS}:
@@ -190,14 +168,7 @@ def _strip(weights: WeightFile, family: TransformersFamily) -> None:
 
 
 def write(pretrained: Pretrained) -> dict[str, Any]:
-    """Makes the files of a folder that transformers opens.
-
-    Returns:
-      By file name: a dictionary for JSON, text, or arrays of weights (or what makes them).
-
-    Raises:
-      WeightsMismatch: transformers has no class for such a model.
-    """
+    """Makes the files of a folder that transformers opens."""
     make = _write_dual if pretrained.kind == "dual" else _write_tower
     try:
         config, table, fillers, scale = make(pretrained)
@@ -257,8 +228,8 @@ def _write_dual(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, dic
             logging.warning(told, dual.architecture, pretrained.bias)
         temperature = 1.0 if pretrained.temperature is None else pretrained.temperature
         fillers = _fillers(FAMILIES[dual.text], text, "text_model.")
-        scale = {dual.scale: _write_scale(dual.scale, temperature)}
-        return config, dual.table, fillers, scale
+        stored = temperature if dual.scale == "temperature" else -math.log(temperature)
+        return config, dual.table, fillers, {dual.scale: np.asarray(stored, np.float32)}
     raise WeightsMismatch(
         "no class of transformers is such a dual encoder, but one may be like a tower alone "
         "(--part=image, --part=text):\n" + "\n".join(f"  {fault}" for fault in faults)
@@ -282,8 +253,7 @@ def _describe_dual(dual: Dual, pretrained: Pretrained) -> tuple[dict[str, Any], 
             faults.append(str(error))
     if faults:
         raise WeightsMismatch("; ".join(faults))
-    image, text = configs
-    return image, text
+    return configs[0], configs[1]
 
 
 def _describe(

@@ -102,16 +102,12 @@ RUNNING = ("mean", "var")
 class Entry(NamedTuple):
     """An array of theirs, and the arrays of ours that correspond to it.
 
-    Args:
-      ours: paths of our arrays; several are concatenated along the first axis of theirs, after the
-        first of "flat grid".
-      theirs: name of their array.
-      reorder: a name in `REORDERS`, applied to each piece.
+    Several are concatenated along the first axis of theirs, after the first of "flat grid".
     """
 
     ours: tuple[str, ...]
     theirs: str
-    reorder: str
+    reorder: str  # a name in `REORDERS`, applied to each piece
 
 
 def list_block(
@@ -125,10 +121,10 @@ def list_block(
 
     Args:
       at: what the names of a block begin with there, as in "encoder.layer.{n}.".
-      norms: the names of the norms of attention and MLP.
-      heads: those of the layers for query, key and value, or of one that has all three.
-      layers: those of the output of attention, and of both layers of the MLP.
-      kind: the kind of the layers for query, key and value.
+      norms: the norms of attention and MLP.
+      heads: the layers for query, key and value, or one that has all three.
+      layers: the output of attention, and both layers of the MLP.
+      kind: of the layers for query, key and value.
     """
     inputs = ("query", "key", "value") if len(heads) == 3 else ("(query,key,value)",)
     ours = {"attention_norm": "norm", "mlp_norm": "norm"}
@@ -149,19 +145,13 @@ def prefix_table(table: Sequence[Rule], ours: str, theirs: str) -> list[Rule]:
 def correspond(
     table: Sequence[Rule], paths: Collection[str], depths: Mapping[str, Sequence[int]]
 ) -> list[Entry]:
-    """Finds the counterpart of every array of a model.
+    """Finds the counterpart of every array of a model: an entry per array of theirs.
 
     Args:
       table: rules; if there are several for an array, the first counts.
-      paths: our arrays, "params/..." and "batch_stats/...".
+      paths: our arrays, "params/..." and "batch_stats/..."; each is in one entry.
       depths: blocks in each stage, by the prefix of the modules that they are for: "" for a tower
         by itself, "image/" and "text/" in a dual encoder.
-
-    Returns:
-      One entry per array of theirs; together they have every path once.
-
-    Raises:
-      WeightsMismatch: some arrays have no counterpart; the message lists them.
     """
     left, entries = set(paths), []
     for rule in table:
@@ -212,11 +202,7 @@ def to_ours(
 ) -> dict[str, np.ndarray]:
     """Turns an array of theirs into arrays of ours, by path.
 
-    Args:
-      entry: which arrays correspond.
-      array: theirs.
-      shapes: the shapes that ours must have; only positions of patches, whose grid theirs do not
-        have, are made to fit, where their number does.
+    Of the shapes that ours must have, positions of patches are made to fit, whose grid theirs lack.
     """
     if entry.reorder in ("grid", "flat grid"):
         return _split_positions(entry, array, shapes)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
-import numpy as np
 
 from big_align.config.components.from_init import FROM_INIT
 from big_align.config.components.signatures import advise, list_settable, lookup, make_named
@@ -15,7 +14,7 @@ from big_align.config.components.tables import TOKENIZERS, TOWERS
 from big_align.core.errors import ConfigError, UserError, suggest
 from big_align.core.nodes import Node
 from big_align.models.dual_encoder import DualEncoder
-from big_align.weights.formats.architecture import Size, find_edges
+from big_align.weights.formats.architecture import Size, shape_inputs
 from big_align.weights.formats.pretrained import Pretrained
 
 EXECUTION = ("dtype", "remat", "scan", "attention")
@@ -29,19 +28,12 @@ PROJECTIONS = ("embedding_dim", "image_projection", "text_projection", "projecti
 
 
 class Difference(NamedTuple):
-    """A setting that differs between a model and the one whose weights it takes.
-
-    Attributes:
-      field: its name.
-      ours: the value in the model.
-      theirs: the value there.
-      shown: whether shapes of arrays differ with it.
-    """
+    """A setting that differs between a model and the one whose weights it takes."""
 
     field: str
     ours: Any
     theirs: Any
-    shown: bool
+    shown: bool  # whether shapes of arrays differ with it
 
 
 def tower_of(source: Pretrained, part: str) -> nn.Module | None:
@@ -62,10 +54,7 @@ def find_colors(source: Pretrained) -> dict[str, tuple[float, ...]]:
 def compare_towers(ours: nn.Module, theirs: nn.Module, size: Size) -> Iterator[Difference]:
     """Yields the settings of two towers that make them compute different features.
 
-    Args:
-      ours: a tower.
-      theirs: the one whose weights it takes; if it is of another class, there is nothing to say.
-      size: pixels of images, as in `Pretrained`; None for towers of texts.
+    If they are of different classes, there is nothing to say. `size` is None for towers of texts.
     """
     if type(ours) is not type(theirs):
         return
@@ -96,9 +85,7 @@ def _agree(one: Any, other: Any) -> bool:
 
 def _is_shown(tower: nn.Module, field: str, value: Any, size: Size) -> bool:
     """Returns whether another value of a field gives a tower other arrays."""
-    image = jax.ShapeDtypeStruct((1, *find_edges(size), 3), np.float32)
-    text = jax.ShapeDtypeStruct((1, 1), np.int32), jax.ShapeDtypeStruct((1, 1), np.bool_)
-    inputs = text if size is None else (image,)
+    inputs = shape_inputs("text" if size is None else "image", size)
 
     def describe(tower: nn.Module) -> Any:
         shapes = nn.meta.unbox(jax.eval_shape(tower.init, jax.random.PRNGKey(0), *inputs))
@@ -115,11 +102,7 @@ def describe_differences(
 ) -> list[str]:
     """Describes the settings of a model that differ from those of its weights, a line for each.
 
-    Args:
-      model: takes weights over.
-      source: the model that has them.
-      towers: those that are taken, "image" and "text".
-      tokenizer: of the model; None leaves it out.
+    `towers` are those that are taken; None for a tokenizer leaves it out.
     """
     lines, warned = [], []
     for tower in towers:
@@ -180,13 +163,7 @@ def describe_model(source: Pretrained) -> dict[str, Any]:
 def inherit_tower(there: Node, part: str, given: Node) -> dict[str, Any]:
     """Makes the config node of a tower that starts from a model's weights, with its settings.
 
-    Args:
-      there: the model, as `describe_model` does or in a config.
-      part: "image" or "text".
-      given: the node that asks for it, whose own fields count.
-
-    Raises:
-      ConfigError: the model has no such tower, or the tower no such field.
+    The model is as `describe_model` gives it, or as in a config; fields of the given node count.
     """
     where = f"config.model.{part}"
     if not there.get(part):
@@ -205,15 +182,9 @@ def inherit_tower(there: Node, part: str, given: Node) -> dict[str, Any]:
 
 
 def inherit_tokenizer(there: Node, max_length: int | None, given: Node) -> dict[str, Any]:
-    """Makes the config node of the tokenizer of a model.
+    """Makes the config node of the tokenizer of a model, as for `inherit_tower`.
 
-    Args:
-      there: the model, as for `inherit_tower`.
-      max_length: positions of the text tower; None if they are not limited.
-      given: the node that asks for it.
-
-    Raises:
-      ConfigError: the model's files have none.
+    `max_length` are the positions of the text tower; None if they are not limited.
     """
     if not there.get("tokenizer"):
         raise ConfigError(

@@ -33,16 +33,10 @@ def count_leading(source: Pretrained) -> int:
 def fit_table(
     name: str, array: np.ndarray, shape: Sequence[int], leading: int = 0
 ) -> tuple[np.ndarray, str] | None:
-    """Makes a table of positions or of relative biases fit a model.
+    """Makes a table of positions or of relative biases fit a model, and tells what was done to it.
 
-    Args:
-      name: its path within a dual encoder.
-      array: the table.
-      shape: the shape that is wanted.
-      leading: rows before the first position in the table of a text tower.
-
-    Returns:
-      The table, and what was done to it; None if it is no such table, or one of a different kind.
+    None if it is no such table, or one of a different kind; `leading` rows of a text tower's table
+    come before the first position.
     """
     if array.ndim != len(shape) or array.shape[-1] != shape[-1]:
         return None

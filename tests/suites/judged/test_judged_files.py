@@ -50,7 +50,7 @@ def test_what_is_not_there_says_how_it_is_got(tmp_path, name):
 
 def test_sugar_crepe(data):
     choices = open_named("sugarcrepe", data)
-    assert choices.count == sum(3 + n for n in range(7)) and count_images(choices) == 6
+    assert len(choices.image) == sum(3 + n for n in range(7)) and count_images(choices) == 6
     assert len(set(choices.texts)) == len(choices.texts) and "a dog 0" in choices.texts
     first = [choices.texts[n] for n in choices.text[0]]
     assert first == ["a dog 0", "a photo 0"] and choices.category[0] == "replace_obj"
@@ -71,7 +71,7 @@ def test_winoground(data):
 
 def test_boxes_are_what_the_model_sees_and_stand_once(data):
     choices = open_named("aro_vg_relation", data)
-    assert choices.count == 8 and count_images(choices) == 4
+    assert len(choices.image) == 8 and count_images(choices) == 4
     assert choices.averaged == ("on", "runs on")  # near is symmetric
     number = int(choices.image[5, 0])
     example = choices.source.read(0, number)
@@ -83,13 +83,13 @@ def test_boxes_are_what_the_model_sees_and_stand_once(data):
 
 def test_attributes_with_25_cases_are_averaged(data):
     choices = open_named("aro_vg_attribution", data)
-    assert choices.count == 56 and choices.averaged == ("a, runs on",)  # the others have 14
+    assert len(choices.image) == 56 and choices.averaged == ("a, runs on",)  # the others have 14
     assert set(choices.category) == {"a, on", "a, near", "a, runs on"}
 
 
 def test_orders_of_words_have_an_image_for_several_rows(data):
     choices = open_named("aro_coco_order", data)
-    assert choices.count == 12 and count_images(choices) == 4
+    assert len(choices.image) == 12 and count_images(choices) == 4
     assert choices.image[:, 0].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
     said = [choices.texts[n] for n in choices.text[0]]
     assert said[0] == "the dog runs on grass 0" and said[4] == "the dog runs on grass 0 a"
@@ -109,7 +109,7 @@ def test_crisscrossed_captions(data):
 
 def test_simlex(data):
     words = open_named("simlex999", data)
-    assert words.count == 8 and words.texts[:3] == ("a", "photo", "the")
+    assert len(words.ratings.pair) == 8 and words.texts[:3] == ("a", "photo", "the")
     subsets = {name: places.tolist() for name, places in words.subsets.items()}
     assert subsets["adjs"] == [0, 1] and subsets["nouns"] == [2, 3, 4]
     assert subsets["conc_q2"] == [0, 2] and subsets["hard"] == [0, 1, 2, 6, 7]
@@ -151,7 +151,7 @@ def test_images_that_are_not_there(tmp_path):
     small_judgments.write_sugar_crepe(tmp_path)
     (tmp_path / "coco/val2017").rename(tmp_path / "coco/val2018")
     said = refuse("sugarcrepe", tmp_path)
-    assert "the image 000000000000.jpg" in said and "/../coco/val2017" in said
+    assert "needs 000000000000.jpg" in said and "/../coco/val2017" in said
     small_judgments.write_winoground(tmp_path)
     (tmp_path / "winoground/data/images").rename(tmp_path / "winoground/data/pictures")
     assert "unpack images.zip" in refuse("winoground", tmp_path)
@@ -207,7 +207,7 @@ def test_ratings_without_coco(tmp_path):
     edit_json(tmp_path / "coco/dataset_coco.json", lambda found: found["images"][2].pop("split"))
     assert "no file of Karpathy's splits" in refuse("cxc", tmp_path)
     (tmp_path / "coco/dataset_coco.json").unlink()
-    assert "dataset_coco.json is none of" in refuse("cxc", tmp_path)
+    assert "dataset_coco.json, which is in none of" in refuse("cxc", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from big_align.suites.measuring.tasks import TaskSettings, list_numbers
 
 
 def test_every_number_is_of_a_data_set_a_task_and_a_column_that_there_are():
-    numbers, papers = published._read_numbers(), published.read_papers()
+    numbers, papers = published._read_file()["numbers"], published.read_papers()
     assert len(numbers) > 50
     for entry in numbers:
         assert entry["paper"] in papers and entry["table"].startswith(("Table ", "Figure 4"))

@@ -87,7 +87,7 @@ def test_two_models_share_an_output_and_a_page(trained, data, tmp_path):
     rows = (tmp_path / "r.csv").read_text().splitlines()
     assert len(rows) == 3 and str(trained) in rows[1] and str(model) in rows[2]
     text = page.read_text()
-    assert "2 models" in text and text.count("class='track own'") == 2
+    assert "2 models" in text and text.count('class="track own"') == 2
 
 
 def write_config(workdir, config):

@@ -20,7 +20,7 @@ from jax.sharding import AxisType
 from PIL import Image
 
 import big_align
-from big_align import weights as interop
+from big_align import weights
 from big_align.core import progress
 from big_align.core.errors import UserError
 from big_align.data.images import image_ops
@@ -46,7 +46,7 @@ BERT = dict(
 COLORS = dict(image_mean=(0.1, 0.2, 0.3), image_std=(0.4, 0.5, 0.6))
 DUAL = dict(image=RESNET, text=BERT, **COLORS)
 TOKENIZER = dict(name="words", words=WORDS, length=8)
-SEEN = interop.Preprocessing(SIZE, 20, True, *COLORS.values())
+SEEN = weights.Preprocessing(SIZE, 20, True, *COLORS.values())
 
 
 def make_pretrained(node, **more):
@@ -55,7 +55,7 @@ def make_pretrained(node, **more):
     kind = architecture.kind_of(node)
     inputs = {"dual": (image, *text), "image": (image,), "text": text}[kind]
     variables = draw_variables(architecture.make_model(node), *inputs)
-    return interop.Pretrained(node, variables, None if kind == "text" else SIZE, **more)
+    return weights.Pretrained(node, variables, None if kind == "text" else SIZE, **more)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def folder(tmp_path_factory):
     """A folder of weights of a small dual encoder."""
     path = tmp_path_factory.mktemp("weights") / "dual"
     pretrained = make_pretrained(DUAL, preprocessing=SEEN, tokenizer=TOKENIZER, temperature=0.1)
-    interop.save(path, pretrained, format="big_align")
+    weights.save(path, pretrained, format="big_align")
     return path
 
 
@@ -322,7 +322,7 @@ def test_classes_are_named_by_averaged_templates_and_the_temperature(model, pict
 @pytest.mark.slow
 def test_names_without_templates_get_those_of_the_run(model, pictures, tmp_path):
     run = dataclasses.replace(model, templates=("a {} on grass", "{}"))
-    interop.save(tmp_path / "run", run, format="big_align")
+    weights.save(tmp_path / "run", run, format="big_align")
     for each in (run, big_align.load(tmp_path / "run")):
         found = each.classify(pictures[0], ["dog", "cat"])
         assert found == model.classify(pictures[0], ["dog", "cat"], ["a {} on grass", "{}"])
@@ -334,7 +334,7 @@ def test_names_without_templates_get_those_of_the_run(model, pictures, tmp_path)
     assert found == model.classify(pictures[0], ["dog", "cat"], ["red {}"])
     # What class texts were trained in comes before what a list has for models that know many.
     trained = dataclasses.replace(run, trained_templates=("a photo of a {}",))
-    interop.save(tmp_path / "trained", trained, format="big_align")
+    weights.save(tmp_path / "trained", trained, format="big_align")
     for each in (trained, big_align.load(tmp_path / "trained")):
         found = each.classify(pictures[0], f"{tmp_path}/list.json")
         assert found == model.classify(pictures[0], ["dog", "cat"], ["a photo of a {}"])
@@ -382,8 +382,8 @@ def test_a_classifier_of_its_own_names_classes(model, pictures, tmp_path):
     features = model.model.apply(model.variables, image, method="image_features")
     unit = features / jnp.linalg.norm(features, axis=1, keepdims=True)
     for classifier, logits in (
-        (interop.Classifier(names, kernel, bias), features @ kernel + bias),
-        (interop.Classifier(names, 9 * kernel), 9 * unit @ kernel),
+        (weights.Classifier(names, kernel, bias), features @ kernel + bias),
+        (weights.Classifier(names, 9 * kernel), 9 * unit @ kernel),
     ):
         trained = loaded_model.LoadedModel.of(model, classifier=classifier)
         found, lone = trained.classify(pictures[:3]), trained.classify(pictures[0])
@@ -492,7 +492,7 @@ def test_a_dual_encoder_may_lack_its_texts(pictures):
         jax.random.key(0), image
     )
     variables = jax.tree.map(np.asarray, nn.meta.unbox(variables))
-    model = loaded_model.LoadedModel.of(interop.Pretrained(node, variables, SIZE, SEEN))
+    model = loaded_model.LoadedModel.of(weights.Pretrained(node, variables, SIZE, SEEN))
     assert model.embed_images(pictures[:2]).shape == (2, 12)
     with pytest.raises(UserError, match="the model has no text tower, only resnet for images"):
         model.embed_texts("a dog")
@@ -500,7 +500,7 @@ def test_a_dual_encoder_may_lack_its_texts(pictures):
 
 @pytest.mark.slow
 def test_what_the_files_do_not_tell_can_be_given(pictures, tmp_path):
-    interop.save(tmp_path / "bare", make_pretrained(DUAL), format="big_align")
+    weights.save(tmp_path / "bare", make_pretrained(DUAL), format="big_align")
     bare = big_align.load(tmp_path / "bare")
     with pytest.raises(UserError, match=r"images are preprocessed; give load\(\) the operations"):
         bare.embed_images(pictures)
@@ -523,7 +523,7 @@ def test_what_the_files_do_not_tell_can_be_given(pictures, tmp_path):
             big_align.load(tmp_path / "bare", transform=transform).embed_images(pictures)
     for transform in (SEEN.transform, "resize(20)|central_crop(16)|grayscale(1.0)"):
         given = big_align.load(tmp_path / "bare", transform=transform)
-        interop.save(tmp_path / transform, given, format="big_align")
+        weights.save(tmp_path / transform, given, format="big_align")
         again = big_align.load(tmp_path / transform)
         assert given.preprocessing.transform == again.preprocessing.transform == transform
         assert (again.preprocessing.mean, again.preprocessing.std) == tuple(COLORS.values())

@@ -4,7 +4,6 @@ import pytest
 from indexes import build, write_table
 
 import big_align
-from big_align import weights as interop
 from tests.use.inference.test_loaded_model import DUAL, SEEN, TOKENIZER, make_pretrained
 
 
@@ -13,7 +12,7 @@ def weights(tmp_path_factory):
     """A folder of weights of a small dual encoder."""
     path = tmp_path_factory.mktemp("weights") / "dual"
     pretrained = make_pretrained(DUAL, preprocessing=SEEN, tokenizer=TOKENIZER, temperature=0.1)
-    interop.save(path, pretrained, format="big_align")
+    big_align.save(path, pretrained, format="big_align")
     return path
 
 
