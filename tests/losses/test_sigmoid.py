@@ -18,17 +18,14 @@ def make_mesh(data, fsdp=1):
     return meshes.make_mesh(fsdp, jax.devices()[: data * fsdp])
 
 
-# Functions, as the devices are there only once a test runs.
-LOSSES = {
-    "plain": lambda: sigmoid_loss,
-    "blockwise": lambda: functools.partial(blockwise_sigmoid_loss, block=5),
-    "8 devices": lambda: functools.partial(blockwise_sigmoid_loss, block=2, mesh=make_mesh(4, 2)),
-}
-
-
-@pytest.fixture(params=LOSSES)
+@pytest.fixture(params=["plain", "blockwise", "8 devices"], scope="module")
 def loss(request):
-    return LOSSES[request.param]()
+    if request.param == "plain":
+        return sigmoid_loss
+    options = (
+        {"block": 5} if request.param == "blockwise" else {"block": 2, "mesh": make_mesh(4, 2)}
+    )
+    return functools.partial(blockwise_sigmoid_loss, **options)
 
 
 CASES = {
@@ -55,11 +52,17 @@ def draw(b, c, labels=0, masked=False, seed=0):
     return np.float32(zimg), np.float32(ztxt), targets
 
 
+@functools.cache
+def compile_gradients(loss):
+    """Compiles the loss and its gradients once for all calls that are alike."""
+    run = jax.value_and_grad(lambda *given: loss(*given[:4], **given[4]), argnums=(0, 1, 2, 3))
+    return jax.jit(run)
+
+
 def differentiate(loss, zimg, ztxt, scale=7.0, bias=-2.5, **targets):
     """The value, and the gradients of images, texts, scale and bias."""
-    targets = {name: jnp.asarray(x) for name, x in targets.items()}
-    run = jax.jit(jax.value_and_grad(functools.partial(loss, **targets), argnums=(0, 1, 2, 3)))
-    return run(jnp.asarray(zimg), jnp.asarray(ztxt), jnp.float32(scale), jnp.float32(bias))
+    arrays = jax.tree.map(jnp.asarray, (zimg, ztxt, np.float32(scale), np.float32(bias), targets))
+    return compile_gradients(loss)(*arrays)
 
 
 def compute(zimg, ztxt, scale=7.0, bias=-2.5, **targets):

@@ -50,10 +50,11 @@ def test_softmax(case, dtype, shape):
     zimg, ztxt = zimg.astype(dtype), ztxt.astype(dtype)
     mesh = make_mesh(*shape) if shape else None
     tiles = functools.partial(blockwise_contrastive_loss, block="tiles", mesh=mesh)
+    pull, plain = make_pull(tiles, targets), make_pull(contrastive_loss, targets)
     for scale in (8, 100):
         rest = jnp.float32(scale), (jnp.float32(1.3), jnp.float32(-0.4))
-        made, grads = make_pull(tiles, targets)(zimg, ztxt, *rest)
-        desired = make_pull(contrastive_loss, targets)(*widen(zimg, ztxt), *rest)
+        made, grads = pull(zimg, ztxt, *rest)
+        desired = plain(*widen(zimg, ztxt), *rest)
         assert [grad.dtype for grad in grads] == [dtype, dtype, "float32"]
         assert_close(made, desired[0], 1e-5)
         assert_close(grads, desired[1], ERRORS[dtype])
@@ -66,20 +67,19 @@ def test_sigmoid(case, dtype, shape):
     zimg, ztxt, targets = draw(**CASES[case])
     zimg, ztxt = zimg.astype(dtype), ztxt.astype(dtype)
     targets = {name: targets[name] for name in targets.keys() - {"text_queries", "label_smoothing"}}
-    tiles = functools.partial(
-        blockwise_sigmoid_loss, block="tiles", mesh=make_mesh(*shape) if shape else None
+    mesh = make_mesh(*shape) if shape else None
+    run = functools.partial(blockwise_sigmoid_loss, block="tiles", mesh=mesh, **targets)
+    tiles, plain = (
+        jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3)))
+        for loss in (run, functools.partial(sigmoid_loss, **targets))
     )
-
-    def differentiate(loss, *arrays):
-        run = functools.partial(loss, **targets)
-        return jax.jit(jax.value_and_grad(run, (0, 1, 2, 3)))(*arrays)
-
+    forward = jax.jit(run)
     for scale, bias in ((8, -9), (100, -10)):
         rest = jnp.float32(scale), jnp.float32(bias)
-        made, grads = differentiate(tiles, zimg, ztxt, *rest)
-        desired = differentiate(sigmoid_loss, *widen(zimg, ztxt), *rest)
+        made, grads = tiles(zimg, ztxt, *rest)
+        desired = plain(*widen(zimg, ztxt), *rest)
         assert_close(made, desired[0], 1e-5)
-        assert_close(tiles(zimg, ztxt, *rest, **targets), desired[0], 1e-5)
+        assert_close(forward(zimg, ztxt, *rest), desired[0], 1e-5)
         assert_close(grads, desired[1], ERRORS[dtype])
 
 
