@@ -120,7 +120,8 @@ def test_large_logits_do_not_overflow(kernel, tokens):
     query, *rest = draw(tokens, 2, 32)
     # A logarithm of sums, which long sequences keep, has fewer digits behind the point.
     large = query * (1e3 if tokens < 129 else 1e2)
-    assert_like_the_formula(attend_with(kernel), [large, *rest], None, False, 1e-4)
+    # Float32 rounds a logit of 4000 by 1e-4, and a weight by as much in proportion.
+    assert_like_the_formula(attend_with(kernel), [large, *rest], None, False, 1e-3)
 
 
 @on((11, 129))
