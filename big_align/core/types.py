@@ -1,10 +1,12 @@
 """The contracts between the parts: a batch, an objective, training data.
 
-Dimension letters used in every signature:
+Dimension letters, wherever a docstring does not say what else they are:
   b  examples of the global batch     h w  image height and width
   l  tokens of a text                 d    width of an embedding
-  c  classes or channels              n    examples of a data set
+  c  classes, channels, or texts      n    examples of a data set, or rows
   p  clusters of an image             k    clusters in all, or texts of an image
+  f  width of features                q    queries
+  t  tags                             v    views of an image
 """
 
 from collections.abc import Iterator, Mapping
@@ -92,7 +94,7 @@ class Objective(Protocol):
         """Returns the shapes of int32 fields that an example must have besides the usual ones."""
 
     def scale(self, params: Params) -> Float[Array, ""] | None:
-        """Returns the factor that multiplies cosines; None if it is not learned."""
+        """Returns the factor of the cosines of images and texts; None if none are compared."""
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
         """Makes fresh parameters and statistics from a batch of the right shapes.

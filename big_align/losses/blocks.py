@@ -116,8 +116,9 @@ def count_blocks(
 ) -> int:
     """Returns into how many blocks a device cuts its rows of a matrix of logits, at least 1.
 
-    On a CPU, a block should fit in the cache. On a GPU, the kernels of a small block take longer to
-    start than to run: `usual` rows, which are chosen where `block` is None, are the least there.
+    If `block` is None, a block has `usual` rows, which should fit in the cache of a CPU. On a GPU,
+    where the kernels of a small block take longer to start than to run, it has more, up to
+    `GPU_LOGITS` logits.
 
     Raises:
       ValueError: `block` is not positive.

@@ -133,7 +133,10 @@ def check_range(scale: float, margin: float) -> None:
 def combine(
     loss: str, negatives: Float[Array, " b"], positives: Float[Array, " b"]
 ) -> Float[Array, " b"]:
-    """Returns the loss of each example from log sum exp(s_j) and log sum exp(-s_i)."""
+    """Returns the loss of each example from log sum exp(s_j) and log sum exp(-s_i).
+
+    An empty sum is `LOWEST`.
+    """
     if loss == "mlcd":
         return jax.nn.softplus(negatives) + jax.nn.softplus(positives)
     return jax.nn.softplus(negatives + positives)

@@ -80,8 +80,8 @@ def sampled_cluster_loss(
       mesh: the devices over which examples and rows are split, over all axes of a mesh, or over
         those of a `Shards(mesh, axes)`; None computes in one piece.
       block: rows that a device compares with all examples at a time, or "tiles", as
-        `blockwise_contrastive_loss` takes it, or else 1024 for 256. With `zimg` in bfloat16, tiles
-        round the directions of centers to bfloat16, too.
+        `blockwise_contrastive_loss` takes it, but for its default of 1024. With `zimg` in bfloat16,
+        tiles round the directions of centers to bfloat16, too.
 
     Returns:
       A scalar, and metrics of the examples that take part: the mean cosines, without margin,

@@ -17,7 +17,7 @@ def complete_targets(
     image_mask: Bool[Array, " b"] | None,
     text_mask: Bool[Array, " c"] | None,
 ) -> tuple[Int[Array, " b"], Int[Array, " c"], Bool[Array, " b"], Bool[Array, " c"]]:
-    """Checks the targets of a contrastive loss and fills in those left out."""
+    """Checks the targets of a contrastive loss, and returns them with those left out filled in."""
     if (image_label is None) != (text_label is None):
         raise ValueError("image_label and text_label must be given together or both be None")
     if image_label is None or text_label is None:

@@ -135,7 +135,7 @@ def judge_pairs(
     x_label: Int[Array, " b"],
     y_label: Int[Array, " c"],
 ) -> tuple[Float[Array, "b c"], Float[Array, ""], Float[Array, ""]]:
-    """Returns the gradients with respect to the logits, the sum of the losses, and theirs."""
+    """Returns the gradients with respect to the logits, and the sums of losses and gradients."""
     made = compare(_JUDGE, x, y, Sides(numbers, (x_label,), (y_label,)))
     cost, slope = made.rows
     return made.stored, cost.sum(), slope.sum()
@@ -171,8 +171,8 @@ def sum_negatives(
 ) -> Sums:
     """Returns the sums of the examples over their negatives.
 
-    These are the candidates among the directions of centers, but for an example's positives, each
-    of which is given once; one beyond the last center is none.
+    They are the centers that are a `candidate`, except the example's `positives`, which list each
+    once; an index beyond the last center stands for none.
     """
     count = len(directions)
     marks = jnp.zeros((count // MARKED, len(z)), jnp.int32)

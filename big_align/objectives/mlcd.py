@@ -56,6 +56,7 @@ class Mlcd(ComposedObjective):
         folder of clusters must have been made with; None accepts any folder.
     """
 
+    initial = ()
     watched = {"cosine_gap": "below"}
     """When the cosines meet, all images look alike, though the loss hardly shows it."""
 

@@ -32,6 +32,8 @@ class Siglip(ComposedObjective):
       bias: initial value of b (§3.2: -10).
     """
 
+    initial = ("temperature", "bias")
+
     def __init__(
         self,
         model: DualEncoder,

@@ -44,6 +44,7 @@ class SupCon(ComposedObjective):
       projection_dim: size of the head's output (§3: 128).
     """
 
+    initial = ()
     takes_views = True
 
     def __init__(

@@ -112,7 +112,7 @@ def choose_retrieval(config: Any, tokenizer: Any, name: str | None = None) -> Re
 
 
 def load_initial_weights(config: Any, tokenizer: Any) -> tuple[Objective, Mesh, dict, int]:
-    """Loads the weights that `config.init` names, instead of a checkpoint."""
+    """Loads the weights that `config.init` names, as `restore.load_weights` does; at step 0."""
     mesh = build.build_mesh(config)
     objective = build.build_objective(config, mesh, tokenizer)
     batch = build.example_batch(config, tokenizer)
@@ -140,7 +140,8 @@ def load_embedder(
     If there is no checkpoint, it uses the weights that `config.init` names, if any; so a model that
     was exported, or comes from elsewhere, can be evaluated.
 
-    Args and errors are those of `restore.load_weights` and `load_initial_weights`.
+    The errors are those of `restore.load_weights`, and a WeightsMismatch if `config.init` leaves
+    arrays without weights.
 
     Returns:
       The embedder, and the step of the checkpoint; 0 for weights of `config.init`.

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from big_align.config.components.signatures import advise
 from big_align.config.config_files import CONFIG_JSON, read_config
 from big_align.config.defaults import complete_config
-from big_align.config.fields import describe_fields
+from big_align.config.places import find_target
 from big_align.core.errors import (
     CheckpointMismatch,
     ConfigError,
@@ -102,8 +102,13 @@ def load_weights(
 ) -> tuple[Objective, Mesh, dict, int]:
     """Loads the weights to evaluate from a checkpoint of a workdir.
 
-    The tokenizer has to be the one used in training. Returns the objective, the mesh, `params` and
-    `model_state` (their averages if they are kept), and the step of the checkpoint.
+    The step is a number or "best"; None is the newest. The tokenizer has to be the one used in
+    training. Returns the objective, the mesh, `params` and `model_state` (their averages if they
+    are kept), and the step of the checkpoint.
+
+    Raises:
+      CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
+      MissingCheckpoint: there is no checkpoint, none of this step, or no best one.
     """
     names = ("params", "model_state") if config.average_decay is None else ("average",)
     record = {"tokenizer": tokenizer.fingerprint}
@@ -116,7 +121,10 @@ def load_weights(
 def load_table(
     config: Any, workdir: str, name: str, step: Which = None
 ) -> Float[np.ndarray, "k d"]:
-    """Loads the values of a table of rows, such as "centers", without its padding."""
+    """Loads the values of a table of rows, such as "centers", without its padding.
+
+    The errors are those of `load_weights`, and a UserError if the objective has no such table.
+    """
     tokenizer = build.build_tokenizer(config)
     objective, _, restored, _ = _load(config, workdir, tokenizer, ("tables",), {}, step)
     if name not in restored["tables"]:
@@ -230,8 +238,7 @@ def _is_of_start(config: Node, place: str) -> bool:
         return not (config.get("cached_features") or {}).get("towers")  # which reads them again
     if node != "objective" or config["objective"].get("learn_temperature") is False:
         return place.split(".")[0] == "first"
-    described = describe_fields(config, node).get(field)
-    return described is not None and "initial value" in described.line
+    return field in getattr(find_target(config, node), "initial", ())
 
 
 def _plain(config: Any) -> Any:

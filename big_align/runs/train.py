@@ -39,7 +39,7 @@ from big_align.runs.cached_features import FOLDER as FEATURES
 from big_align.runs.cached_features import cache_features
 from big_align.runs.evaluate import describe_evaluators, evaluate_all
 from big_align.runs.initial_weights import create_state, take_settings
-from big_align.runs.program import build_program
+from big_align.runs.program import Program, build_program
 from big_align.training.health.rewinds import HEALTH, REWIND, Health
 from big_align.training.logs.directions import collect_said
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog
@@ -181,7 +181,7 @@ def _run_on(
     config: Any, workdir: str, profile: tuple[int, int] | None, command: Mapping[str, Any] | None
 ) -> dict[str, float]:
     """Trains from the newest checkpoint on, after the first run, if there is one."""
-    given = config
+    given = config  # that of the run; `config` starts from a first run, and `fed` reads features
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         if config.get("first"):
@@ -189,33 +189,27 @@ def _run_on(
         clock = Clock()
         with signals.interrupting(PREPARING):
             fed = cache_features(config, workdir)
-            parts = _build_parts(config, fed)
-        rows = process_rows(parts.mesh, config.batch_size)
-        loader = stack.enter_context(build.build_train_loader(fed, parts.tokenizer, rows))
+            built = _build(config, fed)
+        rows = process_rows(built.mesh, config.batch_size)
+        loader = stack.enter_context(build.build_train_loader(fed, built.tokenizer, rows))
         agreement.check_data(loader.shards)
-        record = {**parts.record, restore.SIZES: dict(loader.sizes)}
+        # A restored state agrees with the record of what is built; sizes are compared after it.
+        record = {**built.record, restore.SIZES: dict(loader.sizes)}
         # Errors in the data are reported before a workdir is created.
-        first_batch = place_batch(loader.batch(0), parts.mesh)
+        first_batch = place_batch(loader.batch(0), built.mesh)
         stack.callback(report.refresh_report, workdir)
         run_time = RunTime(workdir, clock)
         stack.callback(run_time.report)
-        said = collect_said(parts.evaluators)
+        said = collect_said(built.evaluators)
         checkpointer = build.build_checkpointer(config, workdir, said=said, parts=loader.saved)
         stack.callback(checkpointer.close)
         stack.callback(clock.begin, "saving")  # closing waits for what is being written
-        example = build.example_batch(config, parts.tokenizer)
-        program = build_program(config, parts.mesh, parts.objective, example)
-        with clock.phase("restoring"), restore.named_tokenizers(workdir, config, parts.tokenizer):
-            state = checkpointer.restore(program.state, parts.record)
-        if state:
-            found = checkpointer.folder, int(state.step)
-            restore.check_continued(config, workdir, *found, loader.sizes)
-        else:
-            restore.check_not_begun(workdir, checkpointer.folder)
-            state = create_state(config, program, parts.tokenizer)
-        facts = {"examples": _count_examples(loader, parts.evaluators), **(command or {})}
+        example = build.example_batch(config, built.tokenizer)
+        program = build_program(config, built.mesh, built.objective, example)
+        state = _restore_or_create(config, workdir, built, program, checkpointer, loader, clock)
+        facts = {"examples": _count_examples(loader, built.evaluators), **(command or {})}
         _leave_description(workdir, given, state, facts)
-        health = _build_health(config, workdir, state, parts, loader, checkpointer)
+        health = _build_health(config, workdir, state, built, loader, checkpointer)
         profiler = Profiler(workdir, profile, int(state.step), config.total_steps)
         stack.callback(profiler.close)
         gallery = Gallery(workdir, config.total_steps, _show_data(config))
@@ -224,14 +218,14 @@ def _run_on(
             raise Stopped(PREPARING)
         with clock.phase("compiling"):
             step, step_flops = program.compile_and_count(first_batch)
-        about = describe_evaluators(config, parts.evaluators)
+        about = describe_evaluators(config, built.evaluators)
         start, total = int(state.step), config.total_steps
         loop = Loop(
             MetricWriter(workdir, start, trackers),
             Progress(start, total, config.batch_size, step_flops, clock),
             Schedule(total, config.log_every, config.evaluate_every, config.checkpoint.every),
             checkpointer=checkpointer,
-            evaluate=_build_evaluation(config, parts, gallery),
+            evaluate=_build_evaluation(config, built, gallery),
             evaluations=EvaluationLog(workdir, TRAINING, about),
             pictures=gallery.finish,
             health=health,
@@ -243,7 +237,7 @@ def _run_on(
             profiler=profiler,
         )
         batches = health.leave_out(loader.iterate, start)
-        placed = (place_batch(batch, parts.mesh) for batch in batches)
+        placed = (place_batch(batch, built.mesh) for batch in batches)
         try:
             return loop.run(state, placed, step)
         except Rewound as decision:
@@ -252,7 +246,7 @@ def _run_on(
             raise
 
 
-class _Parts(NamedTuple):
+class _Built(NamedTuple):
     """What a config builds without a workdir and without training data."""
 
     mesh: Mesh
@@ -262,7 +256,7 @@ class _Parts(NamedTuple):
     record: Mapping[str, Any]  # what a checkpoint must agree with
 
 
-def _build_parts(config: Any, fed: Any) -> _Parts:
+def _build(config: Any, fed: Any) -> _Built:
     """Builds what is trained, and checks it against the data in `fed`, the config of the loader."""
     mesh = build.build_mesh(config)
     tokenizer = build.build_tokenizer(config)
@@ -273,14 +267,33 @@ def _build_parts(config: Any, fed: Any) -> _Parts:
     agreement.check_inputs("record", lambda: said)
     check.check_precomputed(fed, objective)
     check.check_keep_best(config, evaluators)
-    return _Parts(mesh, tokenizer, objective, evaluators, record)
+    return _Built(mesh, tokenizer, objective, evaluators, record)
+
+
+def _restore_or_create(
+    config: Any,
+    workdir: str,
+    built: _Built,
+    program: Program,
+    checkpointer: Checkpointer,
+    loader: TrainingData,
+    clock: Clock,
+) -> TrainState:
+    with clock.phase("restoring"), restore.named_tokenizers(workdir, config, built.tokenizer):
+        state = checkpointer.restore(program.state, built.record)
+    if state:
+        found = checkpointer.folder, int(state.step)
+        restore.check_continued(config, workdir, *found, loader.sizes)
+        return state
+    restore.check_not_begun(workdir, checkpointer.folder)
+    return create_state(config, program, built.tokenizer)
 
 
 def _build_health(
     config: Any,
     workdir: str,
     state: TrainState,
-    parts: _Parts,
+    built: _Built,
     loader: TrainingData,
     checkpointer: Checkpointer,
 ) -> Health:
@@ -291,19 +304,19 @@ def _build_health(
         list_examples=loader.list_examples,
         last_good=lambda: checkpointer.latest_step,
         saved=(read_record(checkpointer.folder / str(int(state.step))) or {}).get(HEALTH),
-        watched=getattr(parts.objective, "watched", {}),
+        watched=getattr(built.objective, "watched", {}),
     )
 
 
 def _build_evaluation(
-    config: Any, parts: _Parts, gallery: Gallery
+    config: Any, built: _Built, gallery: Gallery
 ) -> Callable[[TrainState], dict[str, float]]:
     """Returns a function that runs all evaluators on a state and passes pictures to the gallery."""
-    embedder = Embedder(parts.objective, parts.mesh, config.evaluate_batch_size)
+    embedder = Embedder(built.objective, built.mesh, config.evaluate_batch_size)
 
     def evaluate(state: TrainState) -> dict[str, float]:
         gallery.begin(int(state.step))
-        return evaluate_all(parts.evaluators, embedder.use(*state.evaluated), gallery.add)
+        return evaluate_all(built.evaluators, embedder.use(*state.evaluated), gallery.add)
 
     return evaluate
 

@@ -7,6 +7,7 @@ import shutil
 import pytest
 from etils import epath
 
+from big_align.config.components import docstrings, signatures, tables
 from big_align.core.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.data.sources.digits import DIGIT_WORDS
 from big_align.runs import build, check, restore, train
@@ -114,6 +115,14 @@ def test_fields_of_a_start_alone_are_told_to_have_no_effect(tmp_path):
         TINY, "--config.objective.learn_temperature=False", "--config.objective.temperature=0.5"
     )
     assert list(restore.tell_consequences(kept, now, 3)) == []
+
+
+def test_fields_of_a_start_are_those_whose_help_says_so():
+    for path in tables.OBJECTIVES.values():
+        objective = signatures.import_attribute(path, "config.objective.name")
+        fields, lines = signatures.list_settable(objective), docstrings.read_arguments(objective)
+        said = {x for x in fields if "initial value of" in lines.get(x, "").partition(";")[0]}
+        assert said == set(objective.initial), path
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "", "\0", '{"seed": 1}', '{"seed": 1, "seed": 2}'])

@@ -240,7 +240,11 @@ def fill_defaults(target: Any, node: ConfigDict) -> None:
 
 
 def make(target: Any, node: Node, where: str, **given: Any) -> Any:
-    """Calls a function or class with the checked values of a node and what the program supplies."""
+    """Calls a function or class with the checked values of a node and what the program supplies.
+
+    Raises:
+      ConfigError: a value does not fit, or the call refuses one; the message names the field.
+    """
     settable, signature = list_settable(target), _signature(target)
     grouped: dict[str, dict[str, Any]] = {x.group: {} for x in settable.values()} | {"": {}}
     for name, value in check_arguments(target, node, where, given).items():

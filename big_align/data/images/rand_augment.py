@@ -83,7 +83,7 @@ class Recipe:
     magnitude_std: float  # the standard deviation of the magnitude
     fill: tuple[int, ...]  # the color of what moves in from outside
     shift: Callable[[int, float], float]  # pixels, from the side in pixels and the fraction
-    factor: Callable[[float, int], float]  # from the fraction and the sign
+    factor: Callable[[float, int], float]  # of brightness and such, from fraction and sign
 
 
 class Strength(NamedTuple):

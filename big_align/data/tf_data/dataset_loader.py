@@ -23,8 +23,10 @@ class DatasetFacts:
     """What a pipeline may report to the trainer besides its batches."""
 
     num_examples: int | None = None  # of all processes; None if it is not known
-    sizes: Mapping[str, str] = dataclasses.field(default_factory=dict)  # differ if the order does
-    shards: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the same everywhere
+    # A text for each part of the examples, which is another one if their order is.
+    sizes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # What each shard is called and holds; the same in every process.
+    shards: Mapping[str, str] = dataclasses.field(default_factory=dict)
     epochs: Callable[[int], dict[str, float]] = lambda step: {}  # passes before a step, by name
     broken: Callable[[], int] = lambda: 0  # known to this process
     error: Callable[[], Exception | None] = lambda: None  # raised by Python code inside

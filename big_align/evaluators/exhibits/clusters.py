@@ -54,7 +54,7 @@ def choose_members(
 ) -> Examples:
     """Draws `count` images with a cluster, and finds `others` more of that cluster.
 
-    The first shards have the labels of each image, nearest first, -1 for none.
+    The shards, the first ones of a set, hold the labels of images, nearest first, -1 for none.
     """
     begin = np.cumsum([0, *map(len, shards)])
     first = np.concatenate([shard[:, 0] for shard in shards])

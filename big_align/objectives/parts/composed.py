@@ -24,18 +24,21 @@ class ComposedObjective:
 
     The parameters are a dictionary: `model` holds those of the dual encoder, the temperature has
     its own entry, and objectives add theirs. Arguments that many objectives take mean the same in
-    all; a value that is out of range is a ValueError.
+    all, and are described here: --help shows what a component's docstring or that of a base says
+    about a field. A value that is out of range is a ValueError.
 
     Args:
       encoder: encodes a batch.
       mesh: the devices over which the loss is computed.
-      temperature: temperature of the cosines; None if none is learned.
+      temperature: temperature of the cosines; None if there is none.
       model: the dual encoder.
       min_temperature: lower bound of exp(-tau), by projection after each update.
       num_classes: length of the list that labels are indices into.
       keep_logits_bytes: logits of a device are kept for the backward pass if they fit in this.
     """
 
+    initial: tuple[str, ...] = ("temperature",)
+    """The fields that only a start reads: initial values of what is learned."""
     takes_views = False
     table_sizes: Mapping[str, int] = types.MappingProxyType({})
 
@@ -61,7 +64,7 @@ class ComposedObjective:
         return params | own, model_state
 
     def scale(self, params: Params) -> Any:
-        """Returns the factor of the cosines, a scalar; None if it is not learned."""
+        """Returns the factor of the cosines, a scalar; None if there is no temperature."""
         return None if self.temperature is None else self.temperature.scale(params)
 
     def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:

@@ -37,6 +37,7 @@ class Iteration(NamedTuple):
     number: int  # counted from 1
     objective: float  # the mean cosine of rows to the nearest of the centers that it began with
     empty: int  # clusters without a row; they were given new centers
+    # Collects the centers that it ended with, on the host; to be called by every process.
     centers: Callable[[], Float[np.ndarray, "k d"]]
 
 

@@ -32,7 +32,7 @@ class TwinPair(NamedTuple):
     """A training image and the image that it is near to."""
 
     cosine: float
-    image: int
+    image: int  # the number of the training image
     place: int  # the index of its test set among all; -1 for the training images themselves
     twin: int  # the number of the other image there
 
