@@ -94,7 +94,7 @@ def read_record(workdir: str) -> RunRecord:
     return RunRecord(
         workdir,
         config,
-        [x for x in read_lines(folder / starts.FILE) if fits(x, forms.START)],
+        [_leave_out_null(x) for x in read_lines(folder / starts.FILE) if fits(x, forms.START)],
         series,
         evaluations,
         {name: float(seconds) for name, seconds in (goodput or {}).items()},
@@ -102,6 +102,11 @@ def read_record(workdir: str) -> RunRecord:
         _find_newest(config, folder),
         read_said(read_lines(folder / "evaluations.jsonl", ("step",))),
     )
+
+
+def _leave_out_null(start: dict[str, Any]) -> dict[str, Any]:
+    """Returns a start without fields that are null, which says as much as that they are missing."""
+    return {name: value for name, value in start.items() if value is not None}
 
 
 def _find_newest(config: dict[str, Any], workdir: pathlib.Path) -> int:

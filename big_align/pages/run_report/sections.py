@@ -145,7 +145,7 @@ def list_processes(record: RunRecord) -> list[list[str]]:
     return [
         [
             f"{start.get('step', 0):,}",
-            time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(start.get("time") or 0)),
+            time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(start.get("time", 0))),
             str(start.get("command", "")),
         ]
         for start in record.starts
