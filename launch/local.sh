@@ -71,7 +71,7 @@ run_once() {
         timer=$!
         ((code <= 128)) || say "process $i was killed by SIG$(kill -l "$code")"
       fi
-      ((code != 75 || status == 75)) || ask_to_stop
+      [[ $told$again ]] || ((code != 75 || status == 75)) || ask_to_stop # each once
       # That others lose a process which was asked to stop is no failure.
       ((!code || status && code != 75)) || status=$code failed=$i
     done

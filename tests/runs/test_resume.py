@@ -116,7 +116,7 @@ def test_a_request_to_stop_while_data_is_opened_stops_the_run(tmp_path, monkeypa
         signal.raise_signal(signal.SIGTERM)
         time.sleep(10)
 
-    monkeypatch.setattr(train, "_build_parts", be_asked)
+    monkeypatch.setattr(train, "_build", be_asked)
     with pytest.raises(Stopped, match="before the first step"):
         train.run(load_config(TINY), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

@@ -66,7 +66,7 @@ def test_another_tokenizer_is_told_by_its_fingerprint(monkeypatch):
     configs = make_configs(tokenizer__words=(*DIGIT_WORDS[1:], DIGIT_WORDS[0]))
 
     def act(process):
-        train._build_parts(configs[process], configs[process])
+        train._build(configs[process], configs[process])
 
     complaint = find_complaint(monkeypatch, act)
     assert complaint.startswith("process 1 has fingerprint of tokenizer = ")
@@ -120,7 +120,7 @@ def test_processes_that_read_the_same_are_told_nothing(monkeypatch, what):
 
     def act(process):
         if what == "record":
-            return train._build_parts(config, config).record
+            return train._build(config, config).record
         return sorted(build.build_evaluators(config, build.build_tokenizer(config)))
 
     first, second = run_both(monkeypatch, act)
