@@ -6,9 +6,12 @@ The imports of a program take several times as long as most of what tests do wit
 import atexit
 import contextlib
 import gc
+import importlib
 import json
 import os
 import pathlib
+import pkgutil
+import re
 import runpy
 import select
 import signal
@@ -17,9 +20,12 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import warnings
 from collections.abc import Iterator
 from typing import Any
+
+from PIL import Image
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 READ_AT_IMPORT = ("JAX_", "TF_", "GLIBC_")
@@ -107,6 +113,18 @@ def forking_python(folder: pathlib.Path, variables: dict[str, str]) -> Iterator[
         server.wait()
 
 
+def _keep_what_each_compiles() -> None:
+    """Of several processes, JAX lets the first alone write its cache, for the sake of buckets.
+
+    On CPUs each has programs of its own, so that the others would compile in every test.
+    """
+    from jax._src import compiler
+
+    first = types.SimpleNamespace(global_state=types.SimpleNamespace(process_id=0))
+    names = {**vars(compiler), "distributed": first}
+    compiler._cache_write = types.FunctionType(compiler._cache_write.__code__, names)
+
+
 def _fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # JAX has no threads before its first array
@@ -178,12 +196,20 @@ def _run(words: list[str], folder: str, variables: dict[str, str]) -> None:
         runpy.run_path(words[0], run_name="__main__")
 
 
+def _import_all() -> None:
+    """Imports the package, but for tools, which declare their flags as they are started."""
+    for module in pkgutil.walk_packages([str(ROOT / "big_align")], "big_align."):
+        if not re.match(r"big_align\.(tools|configs|prepare|planning|suites|__main__)\b", module.name):
+            with contextlib.suppress(ModuleNotFoundError):  # of an extra
+                importlib.import_module(module.name)
+    for name in ("tensorflow_text", "sklearn.datasets"):
+        importlib.import_module(name)
+    Image.init()
+
+
 if __name__ == "__main__":
-    import tensorflow_text  # noqa: F401
-
-    import big_align.runs.evaluate
-    import big_align.runs.train  # noqa: F401
-
+    _import_all()
+    _keep_what_each_compiles()
     gc.freeze()  # what is imported is shared by all forks
     request = _take_request(sys.argv[1])
     try:

@@ -124,12 +124,12 @@ class Run:
 class Processes:
     """The processes of one run, started without a launcher: nobody ends them but themselves.
 
-    They are no forks: what is said here about one that hangs is said of a whole program.
-
     Args:
       workdir: of all of them.
       flags: of all of them.
       config: as in `--config`.
+      whole: whether they are no forks. A signal that stops a process would stop what stands before
+        a fork, and a fork has imported all that it needs.
       own_flags: more flags, by the number of the process.
       own_folders: where main.py is started instead, by the number of the process.
       own_variables: more of the environment, by the number of the process.
@@ -141,6 +141,7 @@ class Processes:
         *flags,
         config=TINY,
         count=2,
+        whole=False,
         own_flags=None,
         own_folders=None,
         own_variables=None,
@@ -150,12 +151,13 @@ class Processes:
             "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{find_port()}",
             "JAX_NUM_PROCESSES": str(count),
         }
+        python = sys.executable if whole else _forking_python()
         self._outputs = [tempfile.TemporaryFile("w+") for _ in range(count)]
         self.processes = []
         for number, output in enumerate(self._outputs):
             own = (own_variables or {}).get(number, {})
             variables = common | {"JAX_PROCESS_ID": str(number)} | own
-            command = [sys.executable, "main.py", f"--config={config}", f"--workdir={workdir}"]
+            command = [python, "main.py", f"--config={config}", f"--workdir={workdir}"]
             command += ["--distributed", *flags, *(own_flags or {}).get(number, ())]
             self.processes.append(
                 subprocess.Popen(

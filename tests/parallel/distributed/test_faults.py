@@ -53,7 +53,7 @@ class Fault:
     seconds: float = LEAVING_SECONDS
 
     def start(self, folder: pathlib.Path) -> Processes:
-        return Processes(folder / "run", *FLAGS)
+        return Processes(folder / "run", *FLAGS, whole=True)
 
     def strike(self, processes: Processes) -> None:
         """Lets the fault happen and returns as it does; by default it is there from the start."""
@@ -83,7 +83,7 @@ class DifferingCode(Fault):
         shutil.copy(ROOT / "main.py", other)
         with (other / "big_align/losses/contrastive.py").open("a") as file:
             file.write("\n# changed\n")
-        return Processes(folder / "run", *FLAGS, own_folders={1: other})
+        return Processes(folder / "run", *FLAGS, own_folders={1: other}, whole=True)
 
 
 class DifferingDevices(Fault):
@@ -185,13 +185,14 @@ class DifferingTexts(Fault):
 
 class InjectedError(Fault):
     title = "an exception in process 1"
+    whole = False
     messages = ("error: process 1 failed: RuntimeError: injected", "RuntimeError: injected")
     fault = "fail"
 
     def start(self, folder):
         config = f"tests/faulty_config.py:{self.fault}"
         self.struck = folder / "run" / "fault"
-        return Processes(folder / "run", *FLAGS, config=config)
+        return Processes(folder / "run", *FLAGS, config=config, whole=self.whole)
 
     def strike(self, processes):
         while not self.struck.exists():
@@ -200,7 +201,7 @@ class InjectedError(Fault):
 
 class Hanging(InjectedError):
     title = "SIGSTOP to process 1"
-    fault = "SIGSTOP"
+    whole, fault = True, "SIGSTOP"
     seconds = 60
     statuses = (1, -signal.SIGKILL)  # by the test: a stopped process cannot leave
     report = r"step \d+ takes \d+ s so far(.*\n)+ +1 .* \w+ for \d+ s; silent for \d+ s\n"
