@@ -198,8 +198,9 @@ def _run(words: list[str], folder: str, variables: dict[str, str]) -> None:
 
 def _import_all() -> None:
     """Imports the package, but for tools, which declare their flags as they are started."""
+    others = r"big_align\.(tools|configs|prepare|planning|suites|__main__)\b"
     for module in pkgutil.walk_packages([str(ROOT / "big_align")], "big_align."):
-        if not re.match(r"big_align\.(tools|configs|prepare|planning|suites|__main__)\b", module.name):
+        if not re.match(others, module.name):
             with contextlib.suppress(ModuleNotFoundError):  # of an extra
                 importlib.import_module(module.name)
     for name in ("tensorflow_text", "sklearn.datasets"):
