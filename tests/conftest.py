@@ -50,7 +50,16 @@ def pytest_addoption(parser):
     parser.addoption("--part", metavar="K/N", help="of N parts of the test files, the Kth, from 1")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
+    begun = set()
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if "slow_repeats" in marks and "slow" not in marks:
+            law = item.path, item.originalname
+            if law in begun:
+                item.add_marker("slow")
+            begun.add(law)
     if part := config.getoption("part"):
         number, count = map(int, part.split("/"))
         files = sorted({item.path for item in items})[number - 1 :: count]

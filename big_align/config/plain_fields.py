@@ -3,7 +3,7 @@
 import jax
 
 from big_align.config.config_files import FIELDS
-from big_align.core.errors import ConfigError, suggest
+from big_align.core.errors import ConfigError, check_known, suggest
 from big_align.core.nodes import Node
 from big_align.parallel.batches import explain_division
 from big_align.training.health.rewinds import RESPONSES
@@ -50,10 +50,6 @@ def check_values(config: Node) -> None:
     if not isinstance(config["seed"], int) or not 0 <= config["seed"] < 2**63:
         raise ConfigError(f"config.seed = {config['seed']} must be a whole number in [0, 2**63)")
     for field, known in CHOICES.items():
-        if (given := config[field]) not in known:
-            raise ConfigError(
-                f"config.{field} = {given!r} is unknown{suggest(str(given), known)}; known: "
-                f"{', '.join(known)}"
-            )
+        check_known(f"config.{field}", config[field], known)
     if config["average_decay"] is not None and not 0 < config["average_decay"] < 1:
         raise ConfigError(f"config.average_decay = {config['average_decay']} is not in (0, 1)")

@@ -127,14 +127,21 @@ def warn_once(message: str) -> None:
     logging.warning("%s", message)
 
 
-def check_at_least(least: int, **values: int | None) -> None:
+def check_at_least(least: int, **values: float | None) -> None:
     """Raises a UserError that names the first of the values below `least`; None is not checked."""
     for name, value in values.items():
-        if value is not None and value < least:
-            raise UserError(f"{name} is {value}; it must be at least {least}")
+        if value is not None and not value >= least:
+            raise UserError(f"{name} = {value} must be at least {least}")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Returns " (did you mean ...?)" for the nearest known word, or nothing."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def check_known(field: str, given: object, known: Iterable[str]) -> None:
+    """Raises a UserError that names a field whose value is none of those there are."""
+    if given not in (known := list(known)):
+        near = suggest(str(given), known)
+        raise UserError(f"{field} = {given!r} is unknown{near}; known: {', '.join(known)}")

@@ -1,6 +1,6 @@
 """Accuracy of an objective's own classifier on images of its training classes."""
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_at_least
 from big_align.core.nodes import Given
 from big_align.data.derived.relabeled_source import join_labels
 from big_align.data.examples import Source
@@ -41,8 +41,7 @@ class Classification(ImageEvaluator):
     ):
         if first_class < 0:
             raise ValueError(f"first_class = {first_class} must not be negative")
-        if num_classes is not None and num_classes < 1:
-            raise ValueError(f"num_classes = {num_classes} must be at least 1, or None")
+        check_at_least(1, num_classes=num_classes)
         self.names: tuple[str, ...] = ()
         end = None if num_classes is None else first_class + num_classes
         if trained_classes and (own := range(len(trained_classes))[first_class:end]):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_known
 from big_align.data.examples import Source
 from big_align.data.shard_offsets import ShardOffsets
 
@@ -25,8 +25,7 @@ class LabeledFeatures(NamedTuple):
 
 def check_what(what: str) -> str:
     """Returns `what`; raises a ValueError if it is not one of WHAT."""
-    if what not in WHAT:
-        raise ValueError(f"what = {what!r} is unknown; known: {', '.join(WHAT)}")
+    check_known("what", what, WHAT)
     return what
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_known
 from big_align.core.ties import is_above
 from big_align.evaluators.zero_shot import measure_accuracy
 
@@ -120,6 +120,5 @@ OF_SEVERAL_LABELS = ("map_11_point", "real_accuracy")
 
 def lookup_score(name: str) -> Score:
     """Returns a score by name; raises a ValueError if there is none."""
-    if name not in SCORES:
-        raise ValueError(f"score = {name!r} is unknown; known: {', '.join(SCORES)}")
+    check_known("score", name, SCORES)
     return SCORES[name]

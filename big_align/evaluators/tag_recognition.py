@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Bool
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_known
 from big_align.data.examples import Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.tags.tag_extraction import TagExtractor
@@ -55,8 +55,7 @@ class TagRecognition(TagEvaluator):
         max_broken_fraction: float = 0.01,
     ):
         super().__init__(source, transform, tags, threshold, top_k, max_broken_fraction)
-        if truth not in TRUTHS:
-            raise ValueError(f"truth = {truth!r} is unknown; known: {', '.join(TRUTHS)}")
+        check_known("truth", truth, TRUTHS)
         if (truth == "verified") != (absent_source is not None):
             raise ValueError("truth = 'verified' and absent_source go together")
         if truth == "captions" and class_list:

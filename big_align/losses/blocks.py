@@ -8,6 +8,7 @@ import jax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from big_align.core.errors import check_at_least
 from big_align.losses.explicit_axes import vary_like
 from big_align.losses.tile_functions import Compare
 from big_align.parallel.devices import choices, traced
@@ -127,6 +128,5 @@ def count_blocks(
         mesh = shards.mesh
         platform = (mesh.devices.flat[0] if mesh else traced.traced_device()).platform
         block = max(usual, GPU_LOGITS // max(columns, 1)) if platform == "gpu" else usual
-    if block < 1:
-        raise ValueError(f"block must be at least 1 row, got {block}")
+    check_at_least(1, block=block)
     return max(math.ceil(rows / (block * shards.size)), 1)

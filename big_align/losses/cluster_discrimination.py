@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.core.errors import check_known
 from big_align.losses.arguments import check_arrays
 from big_align.losses.explicit_axes import on_any_mesh
 from big_align.losses.rows import mean_over, normalize_rows, wide
@@ -158,8 +159,7 @@ def _discriminate(
     scale: float,
     margin: float,
 ) -> Float[Array, ""]:
-    if negatives not in NEGATIVES:
-        raise ValueError(f"negatives = {negatives!r} is unknown; known: {', '.join(NEGATIVES)}")
+    check_known("negatives", negatives, NEGATIVES)
     check_range(scale, margin)
     k = len(centers)
     dtype = wide(zimg.dtype)

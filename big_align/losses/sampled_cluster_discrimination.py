@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.core.errors import check_known
 from big_align.losses import tile_functions
 from big_align.losses.arguments import check_arrays
 from big_align.losses.blocks import Block, Blocks, choose_blocks
@@ -92,8 +93,7 @@ def sampled_cluster_loss(
       ValueError: `loss` is unknown, `block`, `scale` or `margin` is out of range, or the rows do
         not divide over the devices.
     """
-    if loss not in LOSSES:
-        raise ValueError(f"loss = {loss!r} is unknown; known: {', '.join(LOSSES)}")
+    check_known("loss", loss, LOSSES)
     check_range(scale, margin)
     shards = Shards.over(mesh)
     if len(rows) % shards.size:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from big_align.core.errors import check_known
 from big_align.losses.arguments import check_arrays
 from big_align.losses.explicit_axes import on_any_mesh
 from big_align.losses.rows import clear_masked, divide, mean_over
@@ -133,8 +134,7 @@ def tag_recognition_loss(
     Raises:
       ValueError: the name is none of `LOSSES`.
     """
-    if name not in LOSSES:
-        raise ValueError(f"name = {name!r} is unknown; known: {', '.join(LOSSES)}")
+    check_known("name", name, LOSSES)
     if name == "splc_focal":
         return focal_cross_entropy(logits, given, found, mask)
     positive = given | found if name == "splc" else given

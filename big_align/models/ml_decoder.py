@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from big_align.core.errors import check_at_least
 from big_align.models.parts import attention, layer_weights, layers
 from big_align.models.parts.narrow import LayerNorm
 
@@ -76,8 +77,7 @@ class MLDecoder(nn.Module):
         """
         if self.width % self.heads:
             raise ValueError(f"width={self.width} is not a multiple of heads={self.heads}")
-        if self.groups < 1:
-            raise ValueError(f"groups={self.groups} must be at least 1")
+        check_at_least(1, groups=self.groups)
 
         def norm(name: str):
             return LayerNorm(self.layer_norm_eps, self.dtype, name=name)

@@ -9,6 +9,7 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from big_align.core.errors import check_known
 from big_align.core.nodes import Given
 from big_align.core.types import Batch, Logits, MeasuredLoss, ModelState, Outputs, Params
 from big_align.losses.classification import measure_batch, softmax_cross_entropy
@@ -52,9 +53,7 @@ class CrossEntropy(ComposedObjective):
         min_temperature: float = 0.01,
     ):
         super().__init__(ImageTower(model, NO_TEXTS), mesh)
-        if classifier not in CLASSIFIERS:
-            known = ", ".join(CLASSIFIERS)
-            raise ValueError(f"classifier = {classifier!r} is unknown; known: {known}")
+        check_known("classifier", classifier, CLASSIFIERS)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing = {label_smoothing} is not in [0, 1)")
         check_bounds(temperature, min_temperature)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from big_align.core.errors import check_known
 from big_align.core.types import Batch, Logits, Metrics, ModelState, Outputs, Params
 from big_align.data.labels.classes import ClassList
 from big_align.data.text.tokenizers import Tokenizer
@@ -82,8 +83,7 @@ class Iclip(ComposedObjective):
         keep_logits_bytes: int = KEEP_LOGITS_BYTES,
     ):
         super().__init__(TwoTowers(model), mesh, LogScale(temperature, min_temperature))
-        if direction not in DIRECTIONS:
-            raise ValueError(f"direction = {direction!r} is none of {', '.join(DIRECTIONS)}")
+        check_known("direction", direction, DIRECTIONS)
         ids = tokenize_classes(classes, template, tokenizer)
         self.class_texts = ClassTexts(*ids, mesh, chunk)
         self.direction = direction

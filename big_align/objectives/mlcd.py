@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from big_align.core.errors import ConfigError, UserError
+from big_align.core.errors import ConfigError, UserError, check_at_least, check_known
 from big_align.core.types import Batch, MeasuredLoss, Outputs, Params
 from big_align.data.precomputed.shard_files import read_index
 from big_align.losses.cluster_discrimination import LOSSES, NEGATIVES
@@ -74,10 +74,8 @@ class Mlcd(ComposedObjective):
         min_similarity: float | None = None,
     ):
         super().__init__(ProjectedImageTower(model, NO_TEXTS), mesh)
-        if loss not in LOSSES:
-            raise ValueError(f"loss = {loss!r} is unknown; known: {', '.join(LOSSES)}")
-        if num_clusters < 2:
-            raise ValueError(f"num_clusters = {num_clusters} must be at least 2")
+        check_known("loss", loss, LOSSES)
+        check_at_least(2, num_clusters=num_clusters)
         if not 1 <= labels_per_image <= num_clusters:
             raise ValueError(
                 f"labels_per_image = {labels_per_image} is not in [1, num_clusters = "
@@ -85,8 +83,7 @@ class Mlcd(ComposedObjective):
             )
         if not 0 < sampling_ratio <= 1:
             raise ValueError(f"sampling_ratio = {sampling_ratio} is not in (0, 1]")
-        if negatives not in NEGATIVES:
-            raise ValueError(f"negatives = {negatives!r} is unknown; known: {', '.join(NEGATIVES)}")
+        check_known("negatives", negatives, NEGATIVES)
         if not 0 < scale < math.inf:
             raise ValueError(f"scale = {scale} must be positive and finite")
         if not 0 <= margin < 1.5:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_at_least
 from big_align.core.types import Batch, Features, MeasuredLoss, ModelState, Outputs, Params
 from big_align.losses.supervised_contrastive import blockwise_supervised_contrastive_loss
 from big_align.models.dual_encoder import DualEncoder, normalize
@@ -53,8 +53,7 @@ class SupCon(ComposedObjective):
         super().__init__(ViewTower(model, projection_dim), mesh)
         if temperature <= 0:
             raise ValueError(f"temperature = {temperature} must be positive")
-        if projection_dim < 1:
-            raise ValueError(f"projection_dim = {projection_dim} must be at least 1")
+        check_at_least(1, projection_dim=projection_dim)
         self.divisor = temperature
 
     def loss(self, params: Params, outputs: Outputs, prepared: None, batch: Batch) -> MeasuredLoss:

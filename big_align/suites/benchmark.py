@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_known
 from big_align.data.labels.classes import ClassList, read_classes
 
 TASKS = ("classification", "multilabel", "retrieval", "composition", "similarity")
@@ -43,8 +43,7 @@ class Layout:
     caption: str = ""
 
     def __post_init__(self):
-        if self.kind not in KINDS:
-            raise ValueError(f"kind = {self.kind!r}; known: {', '.join(KINDS)}")
+        check_known("kind", self.kind, KINDS)
         if unknown := set(self.splits) - set(SPLITS):
             raise ValueError(f"{self.name} has the splits {sorted(unknown)}, which are no {SPLITS}")
         if (self.order is None) != (not self.order_source):
@@ -96,8 +95,7 @@ class Benchmark:
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        if self.task not in TASKS:
-            raise ValueError(f"{self.name}: task = {self.task!r}; known: {', '.join(TASKS)}")
+        check_known(f"{self.name}: task", self.task, TASKS)
         if self.task in ("classification", "multilabel") and not (self.class_list or self.wordnet):
             raise ValueError(f"{self.name} has no class list")
         if self.subset is not None and len(set(self.subset)) < len(self.subset):

@@ -18,6 +18,7 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
+from big_align.core.errors import check_at_least, check_known
 from big_align.core.module_paths import split_path
 from big_align.core.nodes import Given
 from big_align.core.types import Params
@@ -76,13 +77,11 @@ def make_schedule(
     for field, value in (("total_steps", total_steps), ("learning_rate", learning_rate)):
         if not isinstance(value, numbers.Real):
             raise ValueError(f"{field} = {value!r} must be a number")
-    if decay not in DECAYS:
-        raise ValueError(f"decay = {decay!r} is unknown; known: {', '.join(DECAYS)}")
+    check_known("decay", decay, DECAYS)
     for field, steps in (("total_steps", total_steps), ("warmup_steps", warmup_steps)):
         if steps % 1:
             raise ValueError(f"{field} = {steps} must be a whole number")
-    if total_steps < 1:
-        raise ValueError(f"total_steps = {total_steps} must be at least 1")
+    check_at_least(1, total_steps=total_steps)
     if not 0 <= warmup_steps <= total_steps:
         raise ValueError(
             f"warmup_steps = {warmup_steps} is not in [0, total_steps = {total_steps}]"
@@ -202,8 +201,7 @@ def make_optimizer(
       ValueError: `name` is unknown or a value is impossible; or, once the optimizer gets the
         parameters, there are none at a path.
     """
-    if name not in OPTIMIZERS:
-        raise ValueError(f"name = {name!r} is unknown; known: {', '.join(OPTIMIZERS)}")
+    check_known("name", name, OPTIMIZERS)
     _check_kinds(learning_rate, exclude, frozen, layers)
     rates = {"b1": b1, "b2": b2, "momentum": momentum}
     _check_numbers(learning_rate, rates, weight_decay, eps, clip_norm)

@@ -1,7 +1,6 @@
 """The training state, and how a fresh one is described and made on the mesh."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -98,13 +97,14 @@ def describe_state(
 
     def create() -> TrainState:
         init_rng, train_rng, table_rng = jax.random.split(rng, 3)
-        params, model_state = nn.meta.unbox(objective.init(init_rng, example))
+        boxed, model_state = objective.init(init_rng, example)
+        params, model_state = nn.meta.unbox((boxed, model_state))
         tables = {}
         if row_optimizer is not None:
             tables = jax.tree.map(row_optimizer.init, dict(objective.init_tables(table_rng)))
         return TrainState(
             step=jnp.int32(0),
-            params=params,
+            params=boxed,  # with the names of their axes
             model_state=model_state,
             opt_state=optimizer.init(params),
             rng=train_rng,
@@ -112,10 +112,10 @@ def describe_state(
             tables=tables,
         )
 
-    boxed = jax.eval_shape(lambda: objective.init(rng, example))[0]
     fresh = Fresh(create)
-    shardings = state_shardings(boxed, fresh.shapes, mesh)
+    shapes = nn.meta.unbox(fresh.shapes)
+    shardings = state_shardings(fresh.shapes.params, shapes, mesh)
     described = jax.tree.map(
-        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), fresh.shapes, shardings
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings
     )
-    return described, functools.partial(fresh.make, shardings, replicated(mesh))
+    return described, lambda: nn.meta.unbox(fresh.make(shardings, replicated(mesh)))

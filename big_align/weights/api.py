@@ -8,7 +8,7 @@ from types import ModuleType
 
 from absl import logging
 
-from big_align.core.errors import UserError, WeightsMismatch, put_in_a_line
+from big_align.core.errors import UserError, WeightsMismatch, check_known, put_in_a_line
 from big_align.data.package_files import locate
 from big_align.weights import jax_export_format, sentence_transformers_format
 from big_align.weights.arrays.weight_files import list_names, write_folder
@@ -126,8 +126,7 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
     if not isinstance(pretrained, Pretrained):
         kind = type(pretrained).__name__
         raise UserError(f"save(path, model): the model is a {kind}; the path comes first")
-    if format not in FORMATS:
-        raise UserError(f"format = {format!r} is unknown; known: {', '.join(FORMATS)}")
+    check_known("format", format, FORMATS)
     if pretrained.kind == "dual" and not pretrained.node["text"] and format in OTHERS:
         pretrained = pretrained.tower("image")
     if pretrained.classifier and format in OTHERS:

@@ -83,6 +83,7 @@ asyncio.run(fail())
 """
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("shortened", [False, True])
 def test_a_failed_save_is_one_exception_and_other_tasks_are_told(tmp_path, shortened):
     ended = subprocess.run(

@@ -51,14 +51,14 @@ def test_no_part_takes_more_than_eight_arguments(part):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_threads": 0}, "num_threads is 0; it must be at least 1"),
-        ({"num_processes": -1}, "num_processes is -1; it must be at least 0"),
-        ({"captions_used": 0}, "captions_used is 0; it must be at least 1"),
+        ({"num_threads": 0}, "num_threads = 0 must be at least 1"),
+        ({"num_processes": -1}, "num_processes = -1 must be at least 0"),
+        ({"captions_used": 0}, "captions_used = 0 must be at least 1"),
         (
             {"captions_used": 2, "captions_per_image": 3},
-            "captions_used is 2; it must be at least 3",
+            "captions_used = 2 must be at least 3",
         ),
-        ({"prefetch": 0}, "prefetch is 0; it must be at least 1"),
+        ({"prefetch": 0}, "prefetch = 0 must be at least 1"),
         ({"max_broken_fraction": -0.5}, "max_broken_fraction = -0.5 is not a fraction from 0 to 1"),
         ({"max_broken_fraction": math.nan}, "max_broken_fraction = nan is not a fraction"),
     ],

@@ -202,5 +202,5 @@ def test_missing_files_and_short_lengths_are_errors(tmp_path):
         RobertaTokenizer(vocabulary, str(tmp_path / "none.txt"), 9)
     with pytest.raises(ValueError, match="merges: .*vocab.json' cannot be read as merges"):
         RobertaTokenizer(vocabulary, vocabulary, 9)
-    with pytest.raises(ValueError, match="length is 2; it must be at least 3"):
+    with pytest.raises(ValueError, match="length = 2 must be at least 3"):
         RobertaTokenizer(vocabulary, merges, 2)

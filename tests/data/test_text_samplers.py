@@ -30,7 +30,7 @@ def test_captions_are_drawn_from_those_that_are_used():
         sampler = CaptionSampler(WORDS, captions_used=used)
         drawn = [draw(sampler, captions, position=n)[0] for n in range(60)]
         assert {text for texts in drawn for text in texts} == set(drawn_from)
-    with pytest.raises(ValueError, match="captions_per_image is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match="captions_per_image = 0 must be at least 1"):
         CaptionSampler(WORDS, 0)
 
 

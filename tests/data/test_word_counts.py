@@ -167,6 +167,7 @@ def test_spelling_is_measured_as_the_tokenizer_spells_whole_texts(tmp_path):
         assert found[language].unknown == pytest.approx(unknown / pieces)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("size", [60, 80])
 def test_the_threshold_is_the_largest_that_gives_enough_pieces(monkeypatch, size):
     """What is searched equals what is found by trying every threshold."""

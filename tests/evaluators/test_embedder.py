@@ -68,7 +68,8 @@ class TextVerbs(Unscaled):
         return (params["tokens"][batch["text"]] * batch["text_mask"][..., None]).sum(1)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.slow_repeats
+@pytest.mark.parametrize("devices", [8, 1])
 @pytest.mark.parametrize(
     ("count", "length", "longest", "lengths"),
     [

@@ -27,7 +27,7 @@ def test_blocks_of_a_cpu():
     assert [count_blocks(rows, 8, ALONE, None) for rows in (0, 1, 256, 257)] == [1, 1, 1, 2]
     assert count_blocks(3000, 8, ALONE, None, usual=1024) == 3
     assert count_blocks(600, 8, ALONE, 7) == 86
-    with pytest.raises(ValueError, match="block must be at least 1 row, got 0"):
+    with pytest.raises(ValueError, match="block = 0 must be at least 1"):
         count_blocks(600, 8, ALONE, 0)
 
 
@@ -99,6 +99,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("name", LOSSES)
 def test_large_blocks_change_nothing(name, monkeypatch):
     x, y = draw(ROWS, DIM), draw(CENTERS if name == "clusters" else ROWS, DIM)

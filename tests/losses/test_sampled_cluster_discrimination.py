@@ -199,7 +199,7 @@ def test_memory_is_a_few_blocks_beside_the_gradients():
     "wrong, message",
     [
         ({"loss": "arcface"}, "loss = 'arcface' is unknown; known: mlcd, mlc, unicom"),
-        ({"block": 0}, "block must be at least 1 row, got 0"),
+        ({"block": 0}, "block = 0 must be at least 1"),
         ({"n": 9}, "9 rows do not divide over 8 devices"),
         ({"scale": 0.0}, "scale = 0.0 must be positive"),
         ({"margin": -0.1}, "margin = -0.1 radians is not in"),

@@ -124,5 +124,5 @@ def test_a_text_that_is_too_long_is_an_error():
 
 
 def test_unknown_variant_is_an_error():
-    with pytest.raises(ValueError, match="variant='giant' is unknown; choose one of 'mini'"):
+    with pytest.raises(ValueError, match="variant = 'giant' is unknown; known: mini"):
         make_model(variant="giant")

@@ -17,6 +17,7 @@ def make_layer(stride):
     return layer, nn.meta.unbox(layer.init(jax.random.key(1), x))["params"]["kernel"], x
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_a_1x1_convolution_equals_xlas_in_value_and_gradients(stride):
     layer, kernel, x = make_layer(stride)

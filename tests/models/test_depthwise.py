@@ -24,6 +24,7 @@ def value_and_gradients(conv, stride):
     return jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize(
     "size, stride, kernel", [(1, 1, 3), (1, 2, 5), (7, 1, 5), (7, 2, 3), (8, 2, 3), (8, 2, 5)]
 )

@@ -145,5 +145,5 @@ def test_bfloat16_of_full_size_runs_on_cpus():
 def test_settings_that_do_not_fit_are_errors():
     with pytest.raises(ValueError, match="width=20 is not a multiple of heads=8"):
         MLDecoder(classes=5, width=20).init(jax.random.key(0), draw_tokens())
-    with pytest.raises(ValueError, match="groups=0 must be at least 1"):
+    with pytest.raises(ValueError, match="groups = 0 must be at least 1"):
         MLDecoder(classes=5, groups=0).init(jax.random.key(0), draw_tokens())

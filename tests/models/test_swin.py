@@ -83,6 +83,7 @@ def attend_by_hand(params, x, grid, window, shift, heads):
     return out[: grid[0], : grid[1]].reshape(x.shape)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize(
     "grid", [(7, 5), *(pytest.param(g, marks=pytest.mark.slow) for g in ((6, 6), (4, 8)))]
 )
@@ -216,7 +217,7 @@ def test_bfloat16_is_close():
 
 
 def test_settings_that_do_not_fit_are_errors():
-    with pytest.raises(ValueError, match="variant='huge' is unknown"):
+    with pytest.raises(ValueError, match="variant = 'huge' is unknown"):
         Swin("huge").output_dim  # noqa: B018
     image = jax.ShapeDtypeStruct((1, 16, 16, 3), jnp.float32)
     with pytest.raises(ValueError, match="must have an entry for each stage"):

@@ -167,9 +167,9 @@ def test_image_that_does_not_fit_is_an_error():
     "settings, message",
     [
         ({"variant": "b16"}, "variant='b16' is not of the form"),
-        ({"variant": "q/16"}, "variant='q' is unknown"),
-        ({"positions": "sine"}, "positions='sine' is unknown; choose one of 'learned', 'rotary'"),
-        ({"pool": "max"}, "pool='max' is unknown"),
+        ({"variant": "q/16"}, "variant = 'q' is unknown"),
+        ({"positions": "sine"}, "positions = 'sine' is unknown; known: learned, rotary"),
+        ({"pool": "max"}, "pool = 'max' is unknown"),
         ({"positions": "rotary", "width": 12, "heads": 2}, "multiple of 4 channels, not 6"),
     ],
 )

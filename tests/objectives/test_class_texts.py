@@ -129,7 +129,7 @@ def test_class_texts_are_as_long_as_the_longest():
 
 
 @pytest.mark.parametrize(
-    "wrong, message", [({"chunk": 0}, "chunk must be at least 1"), ({"count": 0}, "no class")]
+    "wrong, message", [({"chunk": 0}, "chunk = 0 must be at least 1"), ({"count": 0}, "no class")]
 )
 def test_nothing_to_encode_is_named(wrong, message):
     options = {"chunk": 1, "count": 3} | wrong

@@ -104,6 +104,7 @@ def compute_by_hand(scale, zimg, ztxt, classes, batch, direction):
 LABELS = np.array([3, -1, -1, 3, 0, 12, -1, -1, 7, -1, 1, -1, -1, 5, -1, 9])
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("direction", ["both", "image_to_text", "all"])
 def test_equals_the_formula_one_example_at_a_time(devices, direction):
@@ -189,6 +190,7 @@ def test_labels_alone_are_cross_entropy_with_class_texts_as_weights(devices):
     assert_close(differentiate(ours, *arrays), differentiate(cross_entropy, *arrays))
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("texts", [None, 3])
 @pytest.mark.parametrize("devices", DEVICES)
 def test_captions_alone_are_the_sum_of_align(devices, texts):
@@ -351,8 +353,8 @@ def test_classify_compares_images_with_class_texts(devices):
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        ({"direction": "none"}, "direction = 'none' is none of both, image_to_text, all"),
-        ({"chunk": 0}, "chunk must be at least 1"),
+        ({"direction": "none"}, "direction = 'none' is unknown; known: both, image_to_text, all"),
+        ({"chunk": 0}, "chunk = 0 must be at least 1"),
         ({"template": "a photo"}, "needs one {}"),
         ({"temperature": 0.001}, "min_temperature"),
     ],

@@ -205,6 +205,7 @@ def differentiate_eq_6(z, real, new, reading):
     return value, grads
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("reading", ["candidates", "rows", "left_out"])
 @pytest.mark.parametrize(
@@ -344,6 +345,7 @@ def test_gradient_is_that_of_finite_differences():
         np.testing.assert_allclose((grad * way).sum(), slope, rtol=2e-2, atol=2e-3)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("name", LOSSES)
 def test_finds_do_not_depend_on_the_loss_and_what_is_true_is_measured(name):
     _, params, _, batch, outputs = encoded()
@@ -506,7 +508,7 @@ def test_a_linear_head_learns_the_same_from_features_of_a_locked_tower(contrast)
     ("options", "message"),
     [
         ({"contrast": False, "recognition": False}, "both False: nothing is trained"),
-        ({"head": "mldecoder"}, "head = 'mldecoder' is unknown; known: ml_decoder, cls"),
+        ({"head": "mldecoder"}, "head = 'mldecoder' is unknown .did you mean 'ml_decoder'"),
         ({"loss": "asl"}, "loss = 'asl' is unknown; known: bce, weighted_bce, splc, splc_focal"),
         ({"prior": 0.0}, r"prior = 0.0 is not in \(0, 1\)"),
         ({"threshold": 1.0}, r"threshold = 1.0 is not in \(0, 1\)"),

@@ -96,6 +96,7 @@ def test_a_box_has_its_area_except_where_it_is_clipped(fraction, area):
         assert box.sum() == len(rows) * len(columns)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
 def test_the_fraction_of_mixup_is_that_of_beta(alpha):
     objective = make_cross_entropy(mixup_alpha=alpha, cutmix_alpha=0.0)

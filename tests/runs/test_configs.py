@@ -257,7 +257,7 @@ def test_an_impossible_value_is_named(change, message):
         ("model.text.dropout", 2, "dropout = 2.0 is no rate .*; write --config.model.text.dropout"),
         ("model.image_dropout", -0.5, "config.model.image_dropout = -0.5 is no rate in "),
         ("data.captions_per_image", 0, "config.data.captions_per_image = 0 reads no texts, which"),
-        ("data.captions_per_image", -1, "captions_per_image is -1; it must be at least 0"),
+        ("data.captions_per_image", -1, "captions_per_image = -1 must be at least 0"),
         ("data.views_per_image", 0, "--config.data.views_per_image=... sets it"),
         ("tokenizer.length", 0, "config.tokenizer.length = 0 must be at least 1"),
         ("seed", 2**63, r"seed = 9223372036854775808 must be a whole number in \[0, 2\*\*63"),

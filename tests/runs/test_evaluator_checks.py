@@ -14,7 +14,7 @@ KNN = (
     "--config.evaluators.near.source.name=digits",
     "--config.evaluators.near.source.split=test",
 )
-WHAT = r"config.evaluators.near: what = 'feature' is unknown; known: features, embedding"
+WHAT = r"config.evaluators.near: what = 'feature' is unknown .did you mean 'features'"
 FRACTION = (
     r"config.evaluators.near: max_broken_fraction = .* is not a fraction from 0 to 1; write "
     r"--config.evaluators.near.max_broken_fraction=0.01"

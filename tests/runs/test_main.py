@@ -30,7 +30,7 @@ MISTAKES = [
     *WRONG_USAGE,
     ("--config.batch_size=0", "config.batch_size = 0 must be at least 1"),
     ("--config.schedule.decay=steep", "config.schedule: decay = 'steep'.*linear"),
-    ("--config.model.image.stem=7", "config.model: stem='7' is unknown"),
+    ("--config.model.image.stem=7", "config.model: stem = '7' is unknown"),
     ("--config.model.image.group_size=3", "config.model: .*group_size=3"),
     ("--config.model.text.heads=3", "config.model: .*heads=3"),
     ("--config.data.transform=resise(8)", "config.data.transform: unknown operation 'resise'"),

@@ -36,6 +36,7 @@ def test_another_seed_is_another_start():
     assert (rows != others).any() and (one.rng != two.rng).any()
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_step_sums_gradients_in_the_type_of_the_config(dtype):
     program, example = make_program(f"--config.gradient_dtype={dtype}")

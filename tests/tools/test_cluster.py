@@ -124,6 +124,7 @@ def test_after_a_sample_one_iteration_is_over_all(embeddings, tmp_path):
     np.testing.assert_allclose(wanted, last.centers(), atol=1e-6)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("more", [{}, {"sample": 60, "candidates": 2}])
 def test_an_interrupted_k_means_continues_as_if_it_had_not_stopped(
     embeddings, tmp_path, monkeypatch, capsys, more
@@ -230,8 +231,8 @@ def change_format(folder):
         (None, {"labels_per_image": 11}, "labels_per_image = 11 is more than the k = 10 clusters"),
         (None, {"labels_per_image": 0}, "labels_per_image = 0 must be at least 1"),
         (None, {"min_similarity": 1.5}, "min_similarity = 1.5 is no cosine"),
-        (None, {"chunk": 0}, "chunk is 0; it must be at least 1"),
-        (None, {"block": 0}, "block is 0; it must be at least 1"),
+        (None, {"chunk": 0}, "chunk = 0 must be at least 1"),
+        (None, {"block": 0}, "block = 0 must be at least 1"),
         (None, {"iterations": 0}, "iterations = 0 must be at least 1"),
         (None, {"candidates": 0}, "candidates = 0 must be at least 1"),
         (None, {"sample": 9}, "sample = 9 must be at least 10"),

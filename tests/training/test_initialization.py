@@ -70,6 +70,7 @@ def assert_equal(one, two):
     jax.tree.map(lambda x, y: np.testing.assert_equal(x.dtype, y.dtype), one, two)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize(
     "name",
     [

@@ -47,6 +47,7 @@ def differ(before, after, path):
 OPTIMIZERS = pytest.mark.parametrize("name", ["lamb", "adamw", "sgd"])
 
 
+@pytest.mark.slow_repeats
 @OPTIMIZERS
 def test_a_factor_is_a_learning_rate_of_its_own(name):
     """The first update is that at the rate times the factor, decay and trust ratio included."""

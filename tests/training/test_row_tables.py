@@ -48,6 +48,7 @@ def draw(k, devices, ratio, labels, seed=0):
     return drawn, np.asarray(drawn.ids), values
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("k, ratio", [(61, 0.1), (64, 0.5), (37, 1.0), (50, 0.0), (3, 0.4)])
 def test_every_positive_is_drawn_and_no_row_twice(k, devices, ratio):
@@ -68,7 +69,8 @@ def test_every_positive_is_drawn_and_no_row_twice(k, devices, ratio):
     assert (columns[~known] == -1).all()
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.slow_repeats
+@pytest.mark.parametrize("devices", [8, 1])
 @pytest.mark.parametrize("k, ratio", [(61, 0.3), (37, 1.0), (50, 0.0)])
 def test_the_sample_is_that_of_no_labels_and_of_its_share(k, devices, ratio):
     labels = np.random.default_rng(1).integers(-1, k + 2, (11, 4))
@@ -93,7 +95,8 @@ def test_positives_of_a_single_device_are_all_there():
     assert set(range(40, 60)) <= set(numbers)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.slow_repeats
+@pytest.mark.parametrize("devices", [8, 1])
 @pytest.mark.parametrize("k, ratio", [(16, 0.1), (40, 0.1), (62, 0.3), (10, 0.7), (29, 0.02)])
 def test_every_row_is_sampled_with_the_ratio_as_its_probability(k, ratio, devices):
     values, rounds = make_values(k, devices), 600
@@ -111,6 +114,7 @@ def test_every_row_is_sampled_with_the_ratio_as_its_probability(k, ratio, device
     assert np.abs(np.array(sizes) - ratio * k).max() < 3
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("k, ratio", [(61, 0.1), (40, 0.1), (37, 0.4), (37, 0.6)])
 def test_a_sample_is_the_same_on_any_number_of_devices(k, ratio):
     samples = []
@@ -206,6 +210,7 @@ def draw_steps(k, count):
     return [jnp.float32(rng.normal(size=(k, D))) for _ in range(count)]
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_drawing_all_rows_every_step_is_the_dense_update(name, devices):
@@ -223,6 +228,7 @@ def test_drawing_all_rows_every_step_is_the_dense_update(name, devices):
     assert all(len(leaf) == k for leaf in jax.tree.leaves(table.state))
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_row_lives_only_in_the_steps_that_draw_it(name, devices):

@@ -124,6 +124,7 @@ def test_every_step_draws_anew_and_the_key_of_the_run_stays():
     assert [each["drawn"] for each in again] == [each["drawn"] for each in seen[:2]]
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("microbatches", [1, 2, 4])
 def test_both_passes_of_a_step_draw_the_same_and_every_step_anew(microbatches):
     _, seen = take_steps(2, microbatches, NoisyLine)

@@ -94,6 +94,7 @@ def test_positions_of_texts_are_cut_to_a_shorter_length_and_interpolated_to_a_lo
     assert "8 positions of texts there, interpolated to 20" in report
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("name", ["bert", "roberta", "clip_text"])
 def test_a_shorter_window_changes_no_text_that_fits(tmp_path, name):
     text = BERT | dict(name=name, variant="b" if name == "clip_text" else "mini", max_length=12)
@@ -111,6 +112,7 @@ def test_a_shorter_window_changes_no_text_that_fits(tmp_path, name):
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("pool", ["cls", "mean"])
 @pytest.mark.parametrize("size, grid", [(48, (6, 6)), ((16, 64), (2, 8)), ((16, 72), (2, 9))])
 def test_positions_of_a_vit_follow_the_grid_of_the_images(tmp_path, pool, size, grid):

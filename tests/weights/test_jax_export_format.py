@@ -75,6 +75,7 @@ def check_folder(folder: pathlib.Path, pretrained: weights.Pretrained, names: li
         np.testing.assert_allclose(alone, wanted[:1], atol=2e-6)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("name", NODES)
 def test_programs_compute_what_the_model_does(tmp_path, name):
     pretrained = make_pretrained(name)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from big_align.core.digests import hash_bytes
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_at_least
 from big_align.core.nodes import Given
 from big_align.data.derived.derived_source import ChosenExamples, key_of
 from big_align.data.examples import Source
@@ -44,8 +44,7 @@ class SplitSource(ChosenExamples):
     ):
         if not 0 <= hold_out < 1:
             raise UserError(f"hold_out = {hold_out} is not a fraction from 0 to below 1")
-        if max_examples is not None and max_examples < 1:
-            raise UserError(f"max_examples = {max_examples} must be at least 1")
+        check_at_least(1, max_examples=max_examples)
         super().__init__(source)
         self._held_out = held_out
         self._chosen, self._ends = _choose(source, hold_out, max_examples if held_out else None)

@@ -9,6 +9,7 @@ import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
+from big_align.core.errors import check_known
 from big_align.models.parts import layer_weights, locking
 from big_align.models.parts.narrow import ACTIVATIONS, keep_input
 from big_align.parallel.devices import traced
@@ -19,9 +20,7 @@ truncated_normal = nn.initializers.truncated_normal(0.02)
 
 def choose(field: str, name: str, table: dict):
     """Returns the entry of a table; a ValueError names the field of a name that is not in it."""
-    if name not in table:
-        known = ", ".join(map(repr, table))
-        raise ValueError(f"{field}={name!r} is unknown; choose one of {known}")
+    check_known(field, name, table)
     return table[name]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
 
+from big_align.core.errors import check_at_least
 from big_align.data.labels.classes import ClassList
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
@@ -45,8 +46,7 @@ class ClassTexts:
         mesh: Mesh,
         chunk: int,
     ):
-        if chunk < 1:
-            raise ValueError(f"chunk must be at least 1 text, got {chunk}")
+        check_at_least(1, chunk=chunk)
         if not len(text):
             raise ValueError("there is no class to make a text of")
         self.mesh = mesh

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
+from big_align.core.errors import check_at_least
 from big_align.core.types import Params
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.parts import layers
@@ -13,8 +14,7 @@ from big_align.models.parts import layers
 
 def make_classifier(num_classes: int, **options) -> layers.Dense:
     """Makes the layer from pooled features to classes, which are sharded like a vocabulary."""
-    if num_classes < 2:
-        raise ValueError(f"num_classes = {num_classes} must be at least 2")
+    check_at_least(2, num_classes=num_classes)
     return layers.Dense(num_classes, ("embed", "vocab"), **options)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_known
 from big_align.core.types import Batch, Metrics, Outputs
 from big_align.losses.blockwise_contrastive import blockwise_contrastive_loss
 from big_align.objectives.parts.encoders import real_texts
@@ -39,8 +39,7 @@ class Contrast:
         groups = round(1 / negative_fraction) if 0 < negative_fraction <= 1 else 0
         if not groups or not math.isclose(groups * negative_fraction, 1):
             raise ValueError(f"negative_fraction = {negative_fraction} is not 1, 1/2, 1/3, ...")
-        if direction not in DIRECTIONS:
-            raise ValueError(f"direction = {direction!r} is none of {', '.join(DIRECTIONS)}")
+        check_known("direction", direction, DIRECTIONS)
         self._mesh = mesh
         self._direction = direction
         self._label_smoothing = label_smoothing

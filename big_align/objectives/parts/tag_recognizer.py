@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from big_align.core.errors import check_at_least, check_known
 from big_align.core.types import Batch, Features, ModelState, Outputs, Params
 from big_align.data.tags.tag_list import TagList
 from big_align.losses.tag_recognition import LOSSES, find_tags, mark_tags
@@ -45,15 +46,13 @@ class Recognizer:
     prior: float = 0.01
 
     def __post_init__(self):
-        for field, known in (("head", HEADS), ("loss", LOSSES)):
-            if (value := getattr(self, field)) not in known:
-                raise ValueError(f"{field} = {value!r} is unknown; known: {', '.join(known)}")
+        check_known("head", self.head, HEADS)
+        check_known("loss", self.loss, LOSSES)
         check_probability("prior", self.prior)
         width, groups = self.decoder_width, self.decoder_groups
         if width < 8 or width % 8:
             raise ValueError(f"decoder_width = {width} is no multiple of the 8 heads")
-        if groups < 1:
-            raise ValueError(f"decoder_groups = {groups} must be at least 1")
+        check_at_least(1, decoder_groups=groups)
 
     @property
     def spatial(self) -> bool:
@@ -98,11 +97,8 @@ class Discovery:
 
     def __post_init__(self):
         check_probability("threshold", self.threshold)
-        if self.empty_texts not in EMPTY_TEXTS:
-            known = ", ".join(EMPTY_TEXTS)
-            raise ValueError(f"empty_texts = {self.empty_texts!r} is unknown; known: {known}")
-        if self.change_step < 0:
-            raise ValueError(f"change_step = {self.change_step} must be at least 0")
+        check_known("empty_texts", self.empty_texts, EMPTY_TEXTS)
+        check_at_least(0, change_step=self.change_step)
 
 
 def check_probability(name: str, value: float) -> None:

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from big_align.core.errors import check_known
+
 LEVELS = ("none", "attention", "dots", "full")
 """What a block recomputes, each level more than the one before and with less memory: nothing; the
 logits of attention, where no kernel does so anyway; all but its products and convolutions; all."""
@@ -61,9 +63,7 @@ def auto_is(level: str) -> Iterator[list[str]]:
 
 def find_level(remat: str) -> str:
     """Returns the level that a tower's setting stands for, which may be "auto"."""
-    if remat not in (*LEVELS, AUTO):
-        known = ", ".join(map(repr, (*LEVELS, AUTO)))
-        raise ValueError(f"remat={remat!r} is unknown; choose one of {known}")
+    check_known("remat", remat, (*LEVELS, AUTO))
     if _LEFT_OUT.get():
         return "none"
     if remat != AUTO:

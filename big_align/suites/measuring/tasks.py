@@ -8,7 +8,7 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Float, Int
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_known
 from big_align.core.ties import TOLERANCE, number_equal
 from big_align.data.derived.relabeled_source import join_labels
 from big_align.data.examples import Source
@@ -54,9 +54,7 @@ class TaskSettings:
     equal_classes: str = EQUAL_CLASSES[0]
 
     def __post_init__(self):
-        if self.equal_classes not in EQUAL_CLASSES:
-            known = ", ".join(EQUAL_CLASSES)
-            raise UserError(f"equal_classes = {self.equal_classes!r} is unknown; known: {known}")
+        check_known("equal_classes", self.equal_classes, EQUAL_CLASSES)
         if not self.shots or min(self.shots) < 1 or self.draws < 1:
             raise UserError(
                 f"shots = {self.shots} must be one or more numbers from 1 on, and draws = "

@@ -103,7 +103,8 @@ class RunTime:
         if jax.process_index() != 0 or not mine["steps"] + mine["repeated_steps"]:
             return
         self.save()
-        print(_format(mine, _add(mine, self._earlier)))
+        # In one piece: a thread that ends the process could write its error before the newline.
+        print(f"{_format(mine, _add(mine, self._earlier))}\n", end="")
 
 
 def _read_record(path: pathlib.Path) -> dict:

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from etils import epath
 
-from big_align.core.errors import MissingCheckpoint
+from big_align.core.errors import MissingCheckpoint, check_at_least
 from big_align.training.logs.directions import LOWER, UNSAID, Said, find_direction
 
 Numbers = Mapping[str, float]  # evaluation results, by `evaluator/name`
@@ -36,10 +36,7 @@ class Retention:
         keep_best: str | None = None,
         said: Said = UNSAID,
     ):
-        if keep_last < 1:
-            raise ValueError(f"keep_last = {keep_last} must be at least 1")
-        if keep_every is not None and keep_every < 1:
-            raise ValueError(f"keep_every = {keep_every} must be at least 1")
+        check_at_least(1, keep_last=keep_last, keep_every=keep_every)
         if keep_best is not None and not all(keep_best.partition("/")):
             raise ValueError(f"keep_best = {keep_best!r} is no number: write EVALUATOR/NAME")
         self.keep_last, self.keep_every, self.keep_best = keep_last, keep_every, keep_best

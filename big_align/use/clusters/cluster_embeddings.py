@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_at_least, check_known
 from big_align.core.progress import make_bar
 from big_align.core.whole_files import open_whole
 from big_align.data.precomputed import embedding_files, shard_files
@@ -45,8 +45,7 @@ class Plan(NamedTuple):
         least = {"k": 1, "labels_per_image": 1, "iterations": 1, "seed": 0, "tolerance": 0}
         least |= {"candidates": 1, "sample": self.k}
         for name, bound in least.items():
-            if (value := getattr(self, name)) is not None and not value >= bound:
-                raise UserError(f"{name} = {value} must be at least {bound}")
+            check_at_least(bound, **{name: getattr(self, name)})
         present = rows.count - rows.absent
         if self.k > present:
             raise UserError(f"k = {self.k} is more than the {present} embeddings in {rows.path}")
@@ -56,8 +55,7 @@ class Plan(NamedTuple):
             )
         if self.min_similarity is not None and not -1 <= self.min_similarity <= 1:
             raise UserError(f"min_similarity = {self.min_similarity} is no cosine, from -1 to 1")
-        if self.search not in SEARCHES:
-            raise UserError(f"search = {self.search!r} is unknown; known: {', '.join(SEARCHES)}")
+        check_known("search", self.search, SEARCHES)
 
 
 def describe(rows: EmbeddingFolder, plan: Plan) -> dict[str, Any]:

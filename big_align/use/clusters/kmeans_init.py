@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, check_known
 from big_align.parallel.batches import place_batch, process_rows
 from big_align.parallel.meshes import replicated
 from big_align.parallel.shards import map_rows
@@ -102,8 +102,7 @@ def start_centers(
 
     "sampled" draws evenly, "kmeans++" from a sample of 4 k rows and at least 65,536.
     """
-    if start not in STARTS:
-        raise UserError(f"start = {start!r} is unknown; known: {', '.join(STARTS)}")
+    check_known("start", start, STARTS)
     if not 1 <= k <= rows.count - rows.absent:
         raise UserError(f"k = {k}, but there are {rows.count - rows.absent} embeddings: lower k")
     rng = np.random.default_rng(seed)

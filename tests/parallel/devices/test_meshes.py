@@ -84,6 +84,7 @@ def check_rows(mesh) -> None:
     assert sorted(everything) == list(range(size))
 
 
+@pytest.mark.slow_repeats
 @needs_libtpu
 @pytest.mark.parametrize("fsdp", [1, 4, 8])
 def test_a_tpu_slice_has_a_mesh_whose_rows_are_a_partition(fsdp):

@@ -44,6 +44,7 @@ class Fault:
       messages: a pattern for the last line of each process's output.
       report: a pattern for what process 0 says before.
       seconds: the longest time from the fault, or from the start, to the last end.
+      whole: whether its processes are no forks.
     """
 
     title: str
@@ -51,9 +52,10 @@ class Fault:
     messages: tuple[str, ...]
     report: str = ""
     seconds: float = LEAVING_SECONDS
+    whole: bool = False
 
     def start(self, folder: pathlib.Path) -> Processes:
-        return Processes(folder / "run", *FLAGS, whole=True)
+        return Processes(folder / "run", *FLAGS, whole=self.whole)
 
     def strike(self, processes: Processes) -> None:
         """Lets the fault happen and returns as it does; by default it is there from the start."""
@@ -111,7 +113,7 @@ class DifferingCompilerFlag(Fault):
 
 class ToldAtStart(Fault):
     title = "SIGTERM to both while they import"
-    number = signal.SIGTERM
+    whole, number = True, signal.SIGTERM
     statuses = (75, 75)
     messages = ("stopped on request; the same command continues",) * 2
 
@@ -185,7 +187,6 @@ class DifferingTexts(Fault):
 
 class InjectedError(Fault):
     title = "an exception in process 1"
-    whole = False
     messages = ("error: process 1 failed: RuntimeError: injected", "RuntimeError: injected")
     fault = "fail"
 
@@ -201,7 +202,7 @@ class InjectedError(Fault):
 
 class Hanging(InjectedError):
     title = "SIGSTOP to process 1"
-    whole, fault = True, "SIGSTOP"
+    fault = "SIGSTOP"
     seconds = 60
     statuses = (1, -signal.SIGKILL)  # by the test: a stopped process cannot leave
     report = r"step \d+ takes \d+ s so far(.*\n)+ +1 .* \w+ for \d+ s; silent for \d+ s\n"
@@ -291,7 +292,7 @@ class RecoveringDisk(FailingDisk):
 
 class Paused(Fault):
     title = "SIGSTOP to process 1 for 45 s"
-    process = 1
+    whole, process = True, 1
     pause = 45
     seconds = 90
     messages = (

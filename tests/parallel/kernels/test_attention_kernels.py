@@ -58,12 +58,14 @@ LONG_SIZES = [
 ]
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize(("tokens", "heads", "channels"), TPU_SIZES)
 def test_images_on_tpus_are_like_the_formula(tokens, heads, channels):
     arrays = draw(tokens, heads, channels)
     assert_like_the_formula(attend_with(attend_on_tpu), arrays, None, False)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize(("tokens", "heads", "channels"), SHORT_SIZES + LONG_SIZES)
 def test_images_on_gpus_are_like_the_formula(tokens, heads, channels):
     arrays = draw(tokens, heads, channels, batch=2)
@@ -80,6 +82,7 @@ def test_the_sizes_are_of_both_kernels_for_gpus():
     assert not fits(9, 200, 64) and not fits(77, 77, 80)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("causal", [False, True])
 @on((77, 150), of_tpu=(64,))
 def test_masked_texts_are_like_the_formula(kernel, tokens, causal):
@@ -88,6 +91,7 @@ def test_masked_texts_are_like_the_formula(kernel, tokens, causal):
     assert not any(np.any(x[0]) for x in got)  # the first text has no key
 
 
+@pytest.mark.slow_repeats
 @on((50, 140), of_tpu=(257,))
 def test_bfloat16_is_as_near_as_its_products(kernel, tokens):
     arrays, mask = draw(tokens, 2, 64, "bfloat16"), make_mask(3, tokens)
@@ -95,6 +99,7 @@ def test_bfloat16_is_as_near_as_its_products(kernel, tokens):
     assert_like_the_formula(attend_with(kernel, mask, True), arrays, mask, True, 2e-2)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("keys", [pytest.param(5, marks=SLOW), 40])
 @on((20, 200))
 def test_there_may_be_more_queries_than_keys_and_fewer(kernel, tokens, keys):
@@ -103,6 +108,7 @@ def test_there_may_be_more_queries_than_keys_and_fewer(kernel, tokens, keys):
     assert_like_the_formula(attend_with(kernel, causal=True), arrays, None, True)
 
 
+@pytest.mark.slow_repeats
 @on((12, 150))
 def test_a_key_that_is_masked_has_no_influence(kernel, tokens):
     query, key, value, cotangent = draw(tokens, 2, 32)
@@ -115,6 +121,7 @@ def test_a_key_that_is_masked_has_no_influence(kernel, tokens):
     assert not np.any(masked[2][:, real:]) and not np.any(masked[3][:, real:])
 
 
+@pytest.mark.slow_repeats
 @on((9, 131))
 def test_large_logits_do_not_overflow(kernel, tokens):
     query, *rest = draw(tokens, 2, 32)
@@ -124,6 +131,7 @@ def test_large_logits_do_not_overflow(kernel, tokens):
     assert_like_the_formula(attend_with(kernel), [large, *rest], None, False, 1e-3)
 
 
+@pytest.mark.slow_repeats
 @on((11, 129))
 def test_eight_devices_are_like_one(kernel, tokens):
     arrays, mask = draw(tokens, 2, 16, batch=16), make_mask(16, tokens)
@@ -157,6 +165,7 @@ KERNELS = pytest.mark.parametrize("kernel", [attend_on_tpu, attend_by_triton])
 BIASED = [(3, 16, 4, 64), *more((1, 49, 3, 32), (2, 49, 2, 32), (6, 9, 2, 16), (2, 64, 1, 128))]
 
 
+@pytest.mark.slow_repeats
 @KERNELS
 @pytest.mark.parametrize(("turns", "tokens", "heads", "channels"), BIASED)
 def test_a_bias_and_its_gradient_are_like_the_formula(kernel, turns, tokens, heads, channels):
@@ -175,6 +184,7 @@ def use_programs(monkeypatch, count):
     monkeypatch.setattr(triton_attention, "_LEAST_PROGRAMS", count)
 
 
+@pytest.mark.slow_repeats
 @KERNELS
 @pytest.mark.parametrize("programs", [1, pytest.param(2048, marks=SLOW)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), *more(("bfloat16", 2e-2))])
@@ -195,6 +205,7 @@ def test_a_bias_goes_with_everything_else(monkeypatch, kernel, programs, dtype, 
     assert_close(got, exact, [arrays[0], *arrays[:3], bias], tolerance)
 
 
+@pytest.mark.slow_repeats
 @KERNELS
 @pytest.mark.parametrize("parts", [pytest.param(1, marks=SLOW), 4])
 def test_parts_of_examples_add_up_to_the_gradient_of_a_bias(monkeypatch, kernel, parts):
@@ -205,6 +216,7 @@ def test_parts_of_examples_add_up_to_the_gradient_of_a_bias(monkeypatch, kernel,
     assert_close(got, exact, [arrays[0], *arrays[:3], bias])
 
 
+@pytest.mark.slow_repeats
 @KERNELS
 @pytest.mark.parametrize("programs", [1, pytest.param(2048, marks=SLOW)])
 def test_biases_and_dropout_on_eight_devices_are_like_one(monkeypatch, kernel, programs):
@@ -238,6 +250,7 @@ def test_no_two_heads_drop_the_same_places_in_another_order():
     assert max(equal) < 0.6
 
 
+@pytest.mark.slow_repeats
 @KERNELS
 @pytest.mark.parametrize("rate", [0.1, *(pytest.param(x, marks=SLOW) for x in (0.5, 1.0))])
 def test_dropped_weights_are_those_of_the_formula(kernel, rate):
@@ -267,6 +280,7 @@ def kernels_of(jaxpr):
     return names
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize(("level", "times"), [("dots", 1), ("full", 2)])
 @pytest.mark.parametrize(
     ("kernel", "tokens"), [(attend_on_tpu, 50), (attend_by_triton, 50), (attend_by_triton, 257)]

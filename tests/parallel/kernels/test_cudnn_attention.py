@@ -28,12 +28,14 @@ def attend_with(mask=None, causal=False, mesh=None):
     return lambda q, k, v: cudnn_attention.attend_by_cudnn(q, k, v, mask, causal, mesh)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tokens", [50, 257])
 def test_even_and_odd_numbers_of_tokens_are_like_the_formula(tokens, causal):
     assert_like_the_formula(attend_with(causal=causal), draw(tokens, 2, 16), None, causal)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tokens", [64, 77])
 def test_masked_texts_are_like_the_formula(tokens, causal):
@@ -42,6 +44,7 @@ def test_masked_texts_are_like_the_formula(tokens, causal):
     assert not any(np.any(x[0]) for x in got)  # the first text has no key
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("keys", [5, 8])
 def test_queries_and_keys_are_padded_by_themselves(keys):
     arrays, mask = draw(6, 2, 16, keys=keys), make_mask(3, keys)

@@ -58,6 +58,7 @@ def assert_close(actual, desired, tolerance):
         np.testing.assert_allclose(a, d, rtol=0, atol=tolerance * np.abs(d).max())
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("width", [32, 64])
 def test_tiles_together_are_the_matrix(width):
     rows, columns = 2 * PAIR_ROWS, 3 * COLUMNS

@@ -66,6 +66,7 @@ def assert_equal(actual, desired, tolerance, scale=None):
         np.testing.assert_allclose(a, d, rtol=0, atol=tolerance * (scale or np.abs(d).max()))
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("module", [narrow.LayerNorm, narrow.Fork])
 @pytest.mark.parametrize(
     "shape",

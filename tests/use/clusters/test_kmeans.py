@@ -56,6 +56,7 @@ def plain_iteration(values, centers):
     return cosine.max(axis=1).mean(), counts, moved
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize(("devices", "block", "chunk"), LAYOUTS)
 @pytest.mark.parametrize(
     ("candidates", "count"),
@@ -78,6 +79,7 @@ def test_the_nearest_centers_are_those_of_a_full_comparison(
     np.testing.assert_allclose(cosine, np.take_along_axis(expected, order, 1), atol=1e-6)
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize(("devices", "block", "chunk"), LAYOUTS)
 @pytest.mark.parametrize("candidates", [3, pytest.param(6, marks=pytest.mark.slow)])
 def test_candidates_are_the_nearest_in_bfloat16_in_the_order_of_float32(
@@ -115,6 +117,7 @@ def test_of_equally_near_centers_the_first_counts():
         assert label.tolist() == [[1, 2, 5, 0, 3, 4]]
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("candidates", [None, pytest.param(17, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("devices", "block", "chunk"), LAYOUTS)
 def test_an_iteration_is_the_plain_one_on_any_devices_in_any_pieces(

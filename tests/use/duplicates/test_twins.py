@@ -34,8 +34,9 @@ def collect(rows, others, buckets, devices=1, chunk=16):
     return [np.concatenate([block[i] for _, block in blocks]) for i in range(2)]
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("buckets", [ALL, Buckets(7, 7)])
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [8, 1])
 def test_with_all_buckets_the_nearest_are_those_of_a_brute_force(buckets, devices):
     rows, others = draw_rows(75, 1), draw_rows(50, 2)
     cosine, number = collect(rows, others, buckets, devices)

@@ -95,7 +95,8 @@ def make_evaluator(model, devices):
     return Embedder(objective, mesh, 8).use({"model": variables.pop("params")}, variables)
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.slow_repeats
+@pytest.mark.parametrize("devices", [8, 1])
 def test_embeddings_are_those_of_an_evaluator(model, pictures, devices):
     embedder = make_evaluator(model, devices)
     source = FolderSource(pictures[0].rpartition("/all/")[0])
@@ -162,8 +163,9 @@ def test_images_are_read_over_http(model, pictures):
         server.shutdown()
 
 
+@pytest.mark.slow_repeats
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
-@pytest.mark.parametrize("count", [1, 2, 8])
+@pytest.mark.parametrize("count", [8, 2, 1])
 def test_a_model_works_under_any_mesh_of_its_caller(folder, model, pictures, count, kind):
     expected = model.embed_images(pictures[:3]), model.embed_texts(["a dog", "a cat"])
     named = model.classify(pictures[0], ["dog", "cat"])
@@ -459,7 +461,7 @@ def test_how_many_are_ranked_is_a_whole_number(model):
 
 @pytest.mark.parametrize("size", [0, -4])
 def test_a_batch_without_rows_is_told(folder, size):
-    with pytest.raises(UserError, match=f"batch_size is {size}; it must be at least 1"):
+    with pytest.raises(UserError, match=f"batch_size = {size} must be at least 1"):
         big_align.load(folder, batch_size=size).embed_texts("a dog")
 
 
