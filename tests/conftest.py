@@ -42,12 +42,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERBOSITY = logging.get_verbosity()
 
 
-LONG = ("test_docs.py", "test_faults.py", "test_slurm.py", "test_torture.py", "test_main.py")
-"""Files that take minutes: begun first, so that no process is left alone with one in the end."""
+LONG = (
+    "test_docs.py", "test_faults.py", "test_torture.py", "test_slurm.py", "test_main.py",
+    "test_elastic.py",
+)  # fmt: skip
+"""Files that take minutes, the longest first: dealt and begun before the others."""
 
 
 def pytest_addoption(parser):
     parser.addoption("--part", metavar="K/N", help="of N parts of the test files, the Kth, from 1")
+
+
+def _rank(path):
+    return LONG.index(path.name) if path.name in LONG else len(LONG), path
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,10 +69,10 @@ def pytest_collection_modifyitems(config, items):
             begun.add(law)
     if part := config.getoption("part"):
         number, count = map(int, part.split("/"))
-        files = sorted({item.path for item in items})[number - 1 :: count]
+        files = sorted({item.path for item in items}, key=_rank)[number - 1 :: count]
         config.hook.pytest_deselected(items=[item for item in items if item.path not in files])
         items[:] = [item for item in items if item.path in files]
-    items.sort(key=lambda item: item.path.name not in LONG)
+    items.sort(key=lambda item: _rank(item.path)[0])
 
 
 def pytest_runtest_setup(item):

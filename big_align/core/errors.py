@@ -127,7 +127,7 @@ def warn_once(message: str) -> None:
     logging.warning("%s", message)
 
 
-def check_at_least(least: int, **values: float | None) -> None:
+def check_at_least(least: int, **values: int | float | None) -> None:
     """Raises a UserError that names the first of the values below `least`; None is not checked."""
     for name, value in values.items():
         if value is not None and not value >= least:
