@@ -68,7 +68,7 @@ def test_the_order_is_pinned():
 
 
 def test_bad_values_are_named():
-    with pytest.raises(ValueError, match="window is 0"):
+    with pytest.raises(ValueError, match="window = 0"):
         Shuffle(SIZES, seed=0, window=0)
     with pytest.raises(ValueError, match="seed is -1"):
         Shuffle(SIZES, seed=-1)

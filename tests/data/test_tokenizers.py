@@ -141,7 +141,7 @@ def test_vocabulary_files_are_checked(tmp_path):
         WordPieceTokenizer(str(tmp_path / "none.txt"))
     with pytest.raises(ValueError, match=r"lacks \[CLS\], \[SEP\]; .*build_vocab"):
         WordPieceTokenizer(write_pieces(tmp_path, ["[PAD]", "[UNK]", "cat"]))
-    with pytest.raises(ValueError, match="length is 2"):
+    with pytest.raises(ValueError, match="length = 2"):
         WordPieceTokenizer(write_pieces(tmp_path), length=2)
     with pytest.raises(ValueError, match="vocabulary: '.*long.txt' cannot be used: .*256"):
         WordPieceTokenizer(write_pieces(tmp_path, [*PIECES, "a" * 300], "long.txt"))
@@ -289,7 +289,7 @@ def test_classes_without_a_text_of_their_own_are_refused(tmp_path):
     path = write_classes_named(tmp_path, ("crane", "crane"), ids=("n1", "n2"))
     with pytest.raises(ValueError, match="are 'crane'; descriptions set them apart.*describe_cl"):
         ClassNameTokenizer(path)
-    with pytest.raises(ValueError, match="length is 4"):
+    with pytest.raises(ValueError, match="length = 4"):
         ClassNameTokenizer("cifar10", length=4)
 
 
