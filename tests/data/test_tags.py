@@ -401,7 +401,7 @@ def test_captions_that_are_not_used_are_in_the_truth_alone(tagger):
     given, true = (np.concatenate([b[name] for b in batches]) for name in ("tags", "true_tags"))
     assert any(set(t) - set(g) for g, t in zip(given.tolist(), true.tolist(), strict=True))
     for used, count in ((0, 1), (1, 2)):
-        with pytest.raises(ValueError, match=f"captions_used is {used}"):
+        with pytest.raises(ValueError, match=f"captions_used = {used}"):
             make_loader(tagger, captions_used=used, captions_per_image=count)
 
 

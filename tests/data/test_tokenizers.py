@@ -289,7 +289,7 @@ def test_classes_without_a_text_of_their_own_are_refused(tmp_path):
     path = write_classes_named(tmp_path, ("crane", "crane"), ids=("n1", "n2"))
     with pytest.raises(ValueError, match="are 'crane'; descriptions set them apart.*describe_cl"):
         ClassNameTokenizer(path)
-    with pytest.raises(ValueError, match="length = 4"):
+    with pytest.raises(ValueError, match="length is 4"):
         ClassNameTokenizer("cifar10", length=4)
 
 
