@@ -59,7 +59,7 @@ setup(
             "mypy>=1.13",
             "nbclient>=0.10",
             "pytest>=8",
-            "pytest-xdist>=3.6",
+            "pytest-xdist[psutil]>=3.6",
             "ruff>=0.6",
             "safetensors>=0.8",
             "selenium>=4.20",
