@@ -207,7 +207,7 @@ def test_prepare_drops_what_the_list_names(run, data, tmp_path):
         (["--against=none-*.tar"], "--against"),
         (["--threshold=1.5"], "--threshold=1.5 must be above 0 and below 1"),
         (["--threshold=nan"], "--threshold=nan"),
-        (["--probes=0"], "probes is 0"),
+        (["--probes=0"], "probes = 0"),
         (["--batch_size=0"], "--batch_size=0 must be at least 1"),
         (["--buckets=50"], "buckets = 50 are more than the"),
         (["--transform=crop"], "crop"),
