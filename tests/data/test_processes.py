@@ -222,7 +222,6 @@ def test_processes_import_neither_jax_nor_tensorflow():
         loader.batch(0)
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize(
     ("kind", "error"),
     [("os", BrokenDataError), ("value", BrokenDataError), ("odd", BrokenDataError)]

@@ -248,7 +248,6 @@ SIDES = list(
 )
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("case, none", dict.fromkeys([*((x, IMAGES) for x in CASES), *SIDES]))
 def test_a_batch_without_rows_gives_zeros(case, none):
     wanted, loss, _ = CASES[case]
@@ -259,7 +258,6 @@ def test_a_batch_without_rows_gives_zeros(case, none):
         np.testing.assert_array_equal(leaf, 0)
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("case", [case for case in CASES if "scale" in CASES[case].wanted])
 @pytest.mark.parametrize("meshed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_scale_and_bias_may_be_python_numbers(case, meshed):
@@ -277,7 +275,6 @@ def test_scale_and_bias_may_be_python_numbers(case, meshed):
     np.testing.assert_allclose(grad, expected[1]["zimg"], rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("case", [*BLOCKWISE, *OTHERS])
 def test_bfloat16_is_never_mixed_with_float32_silently(case):
     """Under strict promotion a program that forgets a conversion is an error."""
@@ -294,7 +291,6 @@ def test_bfloat16_is_never_mixed_with_float32_silently(case):
         np.testing.assert_array_equal(grad, expected[1][name])
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("kind", [pytest.param("Auto", marks=pytest.mark.slow), "Explicit"])
 @pytest.mark.parametrize("case", [*BLOCKWISE, *(x for x in OTHERS if "sampled" not in x.values)])
 def test_inside_a_shard_map_over_some_axes(case, kind):
@@ -317,7 +313,6 @@ def test_inside_a_shard_map_over_some_axes(case, kind):
     np.testing.assert_allclose(jax.jit(inside)(split), expected, rtol=1e-5)
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize(
     "case, whole",
     [

@@ -99,7 +99,6 @@ LOSSES = {
 }
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("name", LOSSES)
 def test_large_blocks_change_nothing(name, monkeypatch):
     x, y = draw(ROWS, DIM), draw(CENTERS if name == "clusters" else ROWS, DIM)

@@ -76,8 +76,7 @@ def plain_and_blockwise(name, label, block):
     )
 
 
-@pytest.mark.slow_repeats
-@pytest.mark.parametrize("devices", [8, 1])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("name", ["kept", "recomputed", "sigmoid", "supervised"])
 def test_the_gradient_of_the_scale_is_not_rounded_to_the_type_of_embeddings(name, devices):
     """Pairs that are nearly solved: what is left of each slope is the difference of large ones."""

@@ -173,7 +173,7 @@ def test_a_pair_that_is_nearly_solved_still_has_its_gradient(loss):
 @pytest.mark.parametrize("called", [pytest.param("eager", marks=pytest.mark.slow), "jit"])
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 @pytest.mark.parametrize("shape, axes", [((4,), ("data",)), ((2, 2), ("x", "y"))], ids=str)
-@pytest.mark.parametrize("plain", [True, False], ids=["plain", "blockwise"])
+@pytest.mark.parametrize("plain", [False, True], ids=["blockwise", "plain"])
 def test_any_mesh(plain, shape, axes, kind, called):
     types = (AxisType[kind],) * len(shape)
     mesh = jax.make_mesh(shape, axes, axis_types=types, devices=jax.devices()[:4])

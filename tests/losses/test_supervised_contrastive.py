@@ -134,8 +134,11 @@ CASES = {
 }
 
 
-@pytest.mark.slow_repeats
-@pytest.mark.parametrize("shape", [(4, 2), (8, 1), (1, 1), None], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(4, 2), *(pytest.param(x, marks=pytest.mark.slow) for x in (None, (1, 1), (8, 1)))],
+    ids=str,
+)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("block", [2, pytest.param(1000, marks=pytest.mark.slow)])
 def test_blocks_and_devices_change_nothing(case, shape, block):

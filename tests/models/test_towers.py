@@ -92,7 +92,6 @@ def test_bfloat16_is_close_and_keeps_float32_parameters(case):
     assert error < 0.03
 
 
-@pytest.mark.slow_repeats
 def test_evaluation_treats_every_example_alone(case):
     tower, inputs, variables = case
     pooled, _ = jax.jit(tower.apply)(variables, *inputs)

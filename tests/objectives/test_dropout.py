@@ -27,7 +27,6 @@ def encode_classes(objective, variables, batch, key):
     return objective.prepare(variables[0], batch, key)[: len(CLASSES)]
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize(
     ("make", "embed"),
     [

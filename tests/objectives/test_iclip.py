@@ -104,7 +104,6 @@ def compute_by_hand(scale, zimg, ztxt, classes, batch, direction):
 LABELS = np.array([3, -1, -1, 3, 0, 12, -1, -1, 7, -1, 1, -1, -1, 5, -1, 9])
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("direction", ["both", "image_to_text", "all"])
 def test_equals_the_formula_one_example_at_a_time(devices, direction):

@@ -205,7 +205,6 @@ def differentiate_eq_6(z, real, new, reading):
     return value, grads
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("reading", ["candidates", "rows", "left_out"])
 @pytest.mark.parametrize(

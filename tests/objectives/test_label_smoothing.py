@@ -28,7 +28,6 @@ def contrast(start, smoothing):
     return sum(both) / 2
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_is_smoothed(smoothing):
     batch = {"label": LABEL, "mask": MASK, "text_mask": jnp.ones((8, 1), bool)}

@@ -82,7 +82,6 @@ def test_a_pair_has_a_label_that_no_other_row_has():
     np.testing.assert_array_equal(distinct[label >= 0], label[label >= 0])
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("pairs", ["all pairs", "all classes", "half"])
 def test_distinct_labels_are_the_loss_of_clip(devices, pairs):
@@ -109,7 +108,6 @@ def draw_classifier(images, classes, dim=6):
     return tuple(jnp.float32(rng.normal(size=shape)) for shape in shapes)
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("loss", [contrastive_loss, blockwise_contrastive_loss])
 def test_each_class_text_once_is_cross_entropy_from_image_to_text(loss, smoothing):

@@ -294,7 +294,6 @@ def test_momentum_of_narrow_gradients_adds_up_in_float32():
     np.testing.assert_allclose(updates["kernel"], -expected, rtol=1e-4)
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("name", ["lamb", "adamw", "sgd"])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_settings_may_be_injected(name, weight_decay, without_type_checks):

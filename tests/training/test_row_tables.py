@@ -210,7 +210,6 @@ def draw_steps(k, count):
     return [jnp.float32(rng.normal(size=(k, D))) for _ in range(count)]
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_drawing_all_rows_every_step_is_the_dense_update(name, devices):

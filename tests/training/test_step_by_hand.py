@@ -125,7 +125,7 @@ def test_every_step_draws_anew_and_the_key_of_the_run_stays():
 
 
 @pytest.mark.slow_repeats
-@pytest.mark.parametrize("microbatches", [1, 2, 4])
+@pytest.mark.parametrize("microbatches", [2, 1, 4])
 def test_both_passes_of_a_step_draw_the_same_and_every_step_anew(microbatches):
     _, seen = take_steps(2, microbatches, NoisyLine)
     for metrics in seen:

@@ -105,7 +105,6 @@ def test_colors_and_tokenizers_are_compared(tmp_path):
 FORMATS = ["big_align", "timm", "open_clip", "transformers"]
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(
     "pair", ["clip", *(pytest.param(x, marks=pytest.mark.slow) for x in ("vit", "swin", "resnet"))]

@@ -81,7 +81,6 @@ def make_tokenizer(folder):
     return {"name": "wordpiece", "vocabulary": vocabulary, "length": 8, "lowercase": False}
 
 
-@pytest.mark.slow_repeats
 @pytest.mark.parametrize("name", NODES)
 def test_what_goes_out_comes_in_bit_by_bit(tmp_path, monkeypatch, name):
     tokenizer = make_tokenizer(tmp_path / "vocabulary")
