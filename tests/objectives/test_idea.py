@@ -507,7 +507,7 @@ def test_a_linear_head_learns_the_same_from_features_of_a_locked_tower(contrast)
     ("options", "message"),
     [
         ({"contrast": False, "recognition": False}, "both False: nothing is trained"),
-        ({"head": "mldecoder"}, "head = 'mldecoder' is unknown .did you mean 'ml_decoder'"),
+        ({"head": "mldecoder"}, "head = 'mldecoder' .* 'ml_decoder'.*; known: ml_decoder, cls"),
         ({"loss": "asl"}, "loss = 'asl' is unknown; known: bce, weighted_bce, splc, splc_focal"),
         ({"prior": 0.0}, r"prior = 0.0 is not in \(0, 1\)"),
         ({"threshold": 1.0}, r"threshold = 1.0 is not in \(0, 1\)"),

@@ -14,7 +14,10 @@ KNN = (
     "--config.evaluators.near.source.name=digits",
     "--config.evaluators.near.source.split=test",
 )
-WHAT = r"config.evaluators.near: what = 'feature' is unknown .did you mean 'features'"
+WHAT = (
+    r"config.evaluators.near: what = 'feature' is unknown \(did you mean 'features'\?\); "
+    "known: features, embedding"
+)
 FRACTION = (
     r"config.evaluators.near: max_broken_fraction = .* is not a fraction from 0 to 1; write "
     r"--config.evaluators.near.max_broken_fraction=0.01"
