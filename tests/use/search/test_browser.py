@@ -105,8 +105,8 @@ def test_typing_shows_what_the_index_finds(page, index):
     page.wait_for(index.search("a dog", k=20))
     page.wait("20 results")
     scores = [float(div.text) for div in page.find_all(".score")]
-    assert scores == sorted(scores, reverse=True)
-    widths = "[...document.querySelectorAll('.grid img')].slice(0, 4).map(i => i.naturalWidth)"
+    assert len(scores) == 20 and scores == sorted(scores, reverse=True)
+    widths = "[...document.querySelectorAll('#grid img')].slice(0, 4).map(i => i.naturalWidth)"
     WebDriverWait(page.browser, 60).until(lambda _: page.run(widths) == [40] * 4)
 
     page.find("#filters").send_keys("year>=2004, place=Bern\n")
