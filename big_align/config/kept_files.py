@@ -73,6 +73,11 @@ def _list_files(
             yield node, field, copies.setdefault(key, _name_copy(workdir, place, field, given))
 
 
+def name_vocabulary(workdir: str | os.PathLike) -> pathlib.Path:
+    """Returns where a workdir keeps a vocabulary of its own."""
+    return _name_copy(workdir, "tokenizer", "vocabulary", "vocabulary.txt")
+
+
 def _name_copy(workdir: str | os.PathLike, place: str, field: str, given: str) -> pathlib.Path:
     """Returns where the file that a field names is copied to; names of a source become JSON."""
     ending = ".json" if given == OWN_NAMES else pathlib.PurePath(given).suffix

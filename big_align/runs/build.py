@@ -33,6 +33,7 @@ from big_align.parallel.distributed import agreement
 from big_align.parallel.meshes import make_mesh
 from big_align.runs import dataset
 from big_align.runs.command_line import load_config
+from big_align.runs.own_vocabulary import take_vocabulary
 from big_align.runs.providers import Context, provide
 from big_align.runs.streams import build_loader, check_class_texts, make_tokenizer
 from big_align.training import optimizers
@@ -152,6 +153,7 @@ def make_loader(
     """
     if isinstance(config, str):
         config = load_config(config, *overrides)
+    config = take_vocabulary(config)
     return build_train_loader(config, build_tokenizer(config), rows)
 
 

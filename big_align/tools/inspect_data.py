@@ -46,12 +46,13 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
     from big_align.runs import build, dataset
     from big_align.runs.command_line import load_config
     from big_align.runs.initial_weights import take_settings
+    from big_align.runs.own_vocabulary import take_vocabulary
 
     if not (options.examples == "all" or options.examples.isdecimal() and int(options.examples)):
         raise UserError(f"--examples={options.examples} is neither a number above 0 nor all")
     command.check_least(options, pictures=0, seed=0)
     check_file(options.output)
-    config = take_settings(load_config(options.config, *overrides))
+    config = take_vocabulary(take_settings(load_config(options.config, *overrides)))
     tokenizer = build.build_tokenizer(config)
     found = []
     for name, part in dataset.read_parts(config).items():

@@ -8,7 +8,13 @@ from typing import Any
 from big_align.pages.charts import Drawing, draw_chart
 from big_align.pages.rendering import format_number, render
 from big_align.pages.run_report.run_record import RunRecord
-from big_align.pages.run_report.sections import find_best, format_value, summarize, training_curves
+from big_align.pages.run_report.sections import (
+    drawn_evaluations,
+    find_best,
+    format_value,
+    summarize,
+    training_curves,
+)
 from big_align.pages.run_report.starts import compare_configs
 
 
@@ -72,7 +78,7 @@ def _draw_curves(names: Sequence[str], records: Sequence[RunRecord]) -> list[Dra
     """Draws every number of all runs in one chart, with the same color for a run throughout."""
     training = [training_curves(record) for record in records]
     curves = [
-        {"loss": own.pop("loss"), **record.evaluations, **own}
+        {"loss": own.pop("loss"), **drawn_evaluations(record), **own}
         for own, record in zip(training, records, strict=True)
     ]
     charts = (

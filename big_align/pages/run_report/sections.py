@@ -11,7 +11,14 @@ from big_align.pages.charts import COLORS, Drawing, Series, draw_chart
 from big_align.pages.rendering import Tile, format_number, format_time
 from big_align.pages.run_report import starts
 from big_align.pages.run_report.run_record import RunRecord
-from big_align.training.logs.directions import LOWER, NEITHER, Said, find_direction
+from big_align.training.logs.directions import (
+    CANDIDATES,
+    CHANCE,
+    LOWER,
+    NEITHER,
+    Said,
+    find_direction,
+)
 from big_align.training.logs.phases import PHASES
 
 UNDRAWN = {"step_seconds", "data_wait_seconds", "device_flops_per_second", "goodput", "epoch"}
@@ -29,7 +36,9 @@ def summarize(record: RunRecord) -> list[Tile]:
     for name in record.evaluations:
         firsts.setdefault(name.partition("/")[0], name)
     for name in list(firsts.values())[:3]:
-        tiles.append(Tile(format_number(record.evaluations[name][-1][1]), name))
+        chance = record.evaluations.get(f"{name}{CHANCE}")
+        told = f" (chance {format_number(chance[-1][1])})" if chance else ""
+        tiles.append(Tile(format_number(record.evaluations[name][-1][1]), f"{name}{told}"))
     spent = sum(record.seconds.values())
     if spent:
         tiles.append(Tile(format_time(spent), "since the run began"))
@@ -58,20 +67,28 @@ def find_best(name: str, values: Sequence[float | None], said: Said) -> int | No
 def list_evaluations(record: RunRecord) -> dict[str, Any]:
     """Returns the table of all numbers of the evaluators: last, best and first."""
     rows, marked = [], set()
+    chances = {name for name in record.evaluations if name.endswith(CHANCE)}
     for name, values in record.evaluations.items():
+        if name in chances:
+            continue
         best = find_best(name, [value for _, value in values], record.said)
         shown = ["", ""]
         if best is not None:
             shown = [format_number(values[best][1]), f"{values[best][0]:,}"]
         if best == len(values) - 1:
             marked.add((len(rows), 1))
-        rows.append([name, format_number(values[-1][1]), *shown, format_number(values[0][1])])
+        row = [name, format_number(values[-1][1]), *shown, format_number(values[0][1])]
+        if chances:
+            chance = record.evaluations.get(f"{name}{CHANCE}")
+            row.append("" if chance is None else format_number(chance[-1][1]))
+        rows.append(row)
     first, last = (
         {f"step {values[place][0]:,}" for values in record.evaluations.values()}
         for place in (0, -1)
     )
     ends = [", ".join(steps) if len(steps) == 1 else "" for steps in (last, first)]
     head = ["", f"last {ends[0]}", "best", "at step", f"first {ends[1]}"]
+    head += ["chance"] * bool(chances)
     return {"head": head, "rows": rows, "best": marked}
 
 
@@ -82,13 +99,19 @@ def training_curves(record: RunRecord) -> dict[str, Series]:
     return {name: record.series.get(name, []) for name in dict.fromkeys([*first, *others])}
 
 
+def drawn_evaluations(record: RunRecord) -> dict[str, Series]:
+    """Returns the numbers of evaluators that have a curve: not those that are always the same."""
+    still = CHANCE, CANDIDATES
+    return {name: x for name, x in record.evaluations.items() if not name.endswith(still)}
+
+
 def evaluation_curves(record: RunRecord) -> dict[str, dict[str, Series]]:
     """Returns the numbers of each evaluator; non-scores, such as tags per image, separately.
 
     If there are more numbers than colors, they are split over several charts.
     """
     groups: dict[str, dict[str, Series]] = {}
-    for name, values in record.evaluations.items():
+    for name, values in drawn_evaluations(record).items():
         evaluator, _, key = name.partition("/")
         is_fact = find_direction(name, record.said) == NEITHER
         title = f"{evaluator}, for comparison" if is_fact else evaluator
