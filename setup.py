@@ -8,7 +8,7 @@ setup(
     description="Training of image-text dual encoders in JAX: ALIGN, UniCL, iCLIP, IDEA, MLCD",
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
-    packages=find_packages(include=["big_align", "big_align.*"]),
+    packages=[*find_packages(include=["big_align", "big_align.*"]), "big_align.configs.parts"],
     package_dir={"big_align.configs": "configs"},
     package_data={
         "big_align": ["py.typed"],

@@ -20,17 +20,13 @@ commas:
 from big_align.config.defaults import complete_config
 from big_align.config.own_files import Pairs, split_argument
 from big_align.configs import common
+from big_align.configs.parts import published
 from big_align.core.errors import check_known
 from big_align.parallel.devices.machine import find_accelerator, is_one_of_several
 
 STARTS = ("pretrained", "scratch")
-SIZE = 260  # pixels that EfficientNet-Lite2 was trained with
 LENGTH = 32  # tokens; one caption of Flickr8k in 500 is longer
 LEAST_STEPS = 60
-STAYS = (  # in MiniLM, whose upper half is trained
-    *("token_embedding", "position_embedding", "token_type_embedding", "embedding_norm"),
-    *(f"block_{number:02d}" for number in range(3)),
-)
 CLASS_TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "{}.")
 
 
@@ -72,8 +68,8 @@ def _start_pretrained(pairs: Pairs):
     """Returns the config of published towers."""
     batch, steps = _plan(pairs, most=512, epochs=44, decline=7000)
     first = _get_base(pairs)
-    use_published(first)
-    train_layers(first, batch, steps)
+    published.use_towers(first, LENGTH)
+    published.train_layers(first, batch, steps)
     _evaluate(first, pairs, first.data.transform)
     if pairs.has_classes:  # their texts have few words, which leave the text tower as it is
         first.objective.name = "unicl"
@@ -81,8 +77,8 @@ def _start_pretrained(pairs: Pairs):
         return complete_config(first)
     batch, steps = _plan(pairs, most=256, epochs=6.5, decline=7000)
     config = _get_base(pairs)
-    use_published(config)
-    train_text(config, complete_config(first), batch, steps)
+    published.use_towers(config, LENGTH)
+    published.train_texts(config, complete_config(first), batch, steps)
     _evaluate(config, pairs, config.data.transform)
     return complete_config(config)
 
@@ -156,45 +152,3 @@ def _fit_pod(config, pairs: Pairs) -> str:
 
 
 NEW = dict(cores=_fit_cores, gpu=_fit_gpu, pod=_fit_pod)
-
-
-def use_published(config, size: int = SIZE) -> None:
-    """Makes the towers EfficientNet-Lite2 and MiniLM, packages of PyPI, in place.
-
-    The transform keeps a whole photograph. Dropout is for thousands of pairs.
-    """
-    config.data.transform = f"resize({size}, method='bilinear')"
-    common.use_pretrained_towers(config, LENGTH, lite=2)
-    config.model.image_projection = True
-    config.model.embedding_dim = 512
-    config.model.image_dropout = 0.5
-    config.model.text_dropout = 0.2
-    config.optimizer = dict(name="adamw", weight_decay=0.1)
-    config.evaluate_every = config.checkpoint.every = 100_000  # at the end
-    config.evaluate_batch_size = 200
-
-
-def train_layers(config, batch_size: int, total_steps: int) -> None:
-    """Makes a run train two linear layers on features of locked towers, in place."""
-    config.batch_size, config.total_steps = batch_size, total_steps
-    config.average_decay = 0.99
-    config.log_every = 50
-    config.model.locked = ("image", "text")
-    config.cached_features.towers = ("image", "text")
-    config.objective = dict(name="clip", temperature=0.07, label_smoothing=0.1)
-    config.schedule = dict(decay="cosine", learning_rate=1e-3, warmup_steps=total_steps // 12)
-
-
-def train_text(config, first, batch_size: int, total_steps: int) -> None:
-    """Makes a run go on from the layers of a first run, with half of the text tower, in place."""
-    with first.unlocked():
-        first.evaluators = {}  # only those of the second run count
-    config.first = first
-    config.init = common.get_base().init  # the weights are those of the first run
-    config.batch_size, config.total_steps = batch_size, total_steps
-    config.average_decay = 0.98
-    config.model.locked = ("image",)
-    config.cached_features.towers = ("image",)
-    config.optimizer.frozen = tuple(f"model/text/{name}" for name in STAYS)
-    config.objective = dict(name="clip", temperature=0.05, label_smoothing=0.1)
-    config.schedule = dict(decay="cosine", learning_rate=4e-4, warmup_steps=total_steps // 9)

@@ -28,6 +28,7 @@ from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.evaluator import Evaluator
 from big_align.evaluators.exhibits.clusters import show_clusters
 from big_align.evaluators.exhibits.exhibit import Show
+from big_align.evaluators.exhibits.first_batch import show_batch, take_first
 from big_align.pages.run_report import report, starts
 from big_align.pages.run_report.gallery import Gallery
 from big_align.parallel.batches import place_batch, process_rows
@@ -197,7 +198,9 @@ def _run_on(
         # A restored state agrees with the record of what is built; sizes are compared after it.
         record = {**built.record, restore.SIZES: dict(loader.sizes)}
         # Errors in the data are reported before a workdir is created.
-        first_batch = place_batch(loader.batch(0), built.mesh)
+        local = loader.batch(0)
+        examples, first_batch = take_first(local), place_batch(local, built.mesh)
+        del local  # the loader reuses its memory
         stack.callback(report.refresh_report, workdir)
         run_time = RunTime(workdir, clock)
         stack.callback(run_time.report)
@@ -213,7 +216,8 @@ def _run_on(
         health = _build_health(config, workdir, state, built, loader, checkpointer)
         profiler = Profiler(workdir, profile, int(state.step), config.total_steps)
         stack.callback(profiler.close)
-        gallery = Gallery(workdir, config.total_steps, _show_data(config))
+        shown = {"first batch": lambda: show_batch(examples, built.tokenizer), **_show_data(config)}
+        gallery = Gallery(workdir, config.total_steps, shown)
         trackers = _open_trackers(config, workdir)
         if checkpointer.preempted():  # of several processes; compiling may take minutes
             raise Stopped(PREPARING)

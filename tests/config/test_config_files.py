@@ -131,9 +131,17 @@ def test_a_config_that_is_not_there_is_named(given, message, tmp_path, monkeypat
 
 def test_configs_are_packaged_and_import_each_other_where_they_are_installed():
     assert "big_align.configs" in find_packages(str(ROOT))
-    for path in (ROOT / "configs").glob("*.py"):
+    for folder in (ROOT / "configs").rglob("*/__init__.py"):  # `find_packages` does not see these
+        name = folder.parent.relative_to(ROOT).as_posix().replace("/", ".")
+        assert f'"big_align.{name}"' in (ROOT / "setup.py").read_text()
+    for path in (ROOT / "configs").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             assert not (isinstance(node, ast.ImportFrom) and node.module == "configs"), path
+
+
+def test_whatever_lies_among_the_configs_is_one_but_their_base():
+    there = {path.stem for path in (ROOT / "configs").glob("*.py")}
+    assert there - set(list_packaged()) == {"__init__", "common"}
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from big_align.pages.run_report.sections import (
     summarize,
     training_curves,
 )
-from big_align.pages.run_report.starts import compare_configs
+from big_align.pages.run_report.starts import compare_configs, find_field
 
 
 def compare_runs(records: Sequence[RunRecord]) -> str:
@@ -29,7 +29,7 @@ def compare_runs(records: Sequence[RunRecord]) -> str:
         evaluations=_list_evaluations(names, records),
         charts=_draw_curves(names, records),
         changes=[
-            [field, *(format_value(_find(record.config, field)) for record in records)]
+            [field, *(format_value(find_field(record.config, field)) for record in records)]
             for field in sorted(_list_changes(records))
         ],
     )
@@ -92,10 +92,3 @@ def _list_changes(records: Sequence[RunRecord]) -> set[str]:
     """Returns the fields in which configs differ."""
     first = records[0].config
     return {field for record in records[1:] for field in compare_configs(first, record.config)}
-
-
-def _find(config: dict, field: str) -> object:
-    node: object = config
-    for name in field.split("."):
-        node = node.get(name) if isinstance(node, dict) else None
-    return node

@@ -70,7 +70,8 @@ SHARES = {
     **{"title": str, "note": str, "groups": [str], "edges": [_is_number]},
     **{"shares": [[[_is_number]]], "steps": [int]},
 }
-PICTURES = {"step": int, "exhibits": {"*": [(EXAMPLES, _is_confusion, _is_distributions)]}}
+EXHIBITS = {"*": [(EXAMPLES, _is_confusion, _is_distributions)]}
+PICTURES = {"step": int, "exhibits": EXHIBITS, "data?": EXHIBITS}
 NODE = {"source?": {}, "*": Any}
 CONFIG = {
     "total_steps?": int,

@@ -44,14 +44,14 @@ def refresh_report(workdir: str) -> None:
 
 def describe_run(record: RunRecord) -> str:
     """Returns the page about one run."""
-    config, changes = record.find_changes()
+    config, _ = record.find_changes()
     parameters = record.last_start.get("parameters") or {}
     return render(
         "run.html",
         title=record.name,
         record=record,
         config=config,
-        changes=[[name, *map(sections.format_value, x)] for name, x in changes.items()],
+        changes=list(sections.list_changes(record)),
         tiles=sections.summarize(record),
         evaluations=sections.list_evaluations(record),
         charts=sections.draw_curves(record),

@@ -152,7 +152,7 @@ def list_data(record: RunRecord) -> Iterator[list[str]]:
 
 
 def _describe_source(node: Mapping[str, Any]) -> str:
-    return " ".join(f"{k}={v}" for k, v in node.items() if v not in (None, ""))
+    return " ".join(f"{k}={v}" for k, v in node.items() if v or type(v) in (int, float))
 
 
 def list_machine(start: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -175,17 +175,35 @@ def list_processes(record: RunRecord) -> list[list[str]]:
     ]
 
 
+def list_changes(record: RunRecord) -> Iterator[list[str]]:
+    """Yields the fields that differ from the config file: in the file, and in the run.
+
+    The fields that a component had are left out where another is in its place.
+    """
+    _, changes = record.find_changes()
+    for field, (before, after) in changes.items():
+        removed = after is None and starts.find_field(record.config, field) is starts.ABSENT
+        if removed and f"{field.rpartition('.')[0]}.name" in changes:
+            continue
+        yield [field, format_value(before), "removed" if removed else format_value(after)]
+
+
 def format_value(value: Any) -> str:
     """Formats the value of a field; only the beginning of a whole node."""
+    if value is starts.ABSENT:
+        return "–"
+    if value is None:
+        return "none"
     if isinstance(value, str):
-        return value
+        return value or '""'
     return textwrap.shorten(json.dumps(value, default=str), 90, placeholder=" …")
 
 
 def list_time(record: RunRecord) -> list[tuple[str, float, float]]:
     """Returns where the time of all processes went: what for, seconds, and the fraction."""
-    spent = {PHASES.get(name, name): x for name, x in record.seconds.items() if x > 0}
-    return [(name, seconds, seconds / sum(spent.values())) for name, seconds in spent.items()]
+    spent = {PHASES.get(name, name): x for name, x in record.seconds.items()}
+    shares = [(name, x, x / (sum(spent.values()) or 1)) for name, x in spent.items()]
+    return [each for each in shares if each[-1] >= 0.0005]
 
 
 def list_commands(record: RunRecord) -> dict[str, str]:

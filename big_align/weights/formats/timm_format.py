@@ -144,14 +144,17 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
 
     A classifier that was read from timm is written again.
     """
+    if pretrained.embeds("image") and pretrained.kind == "dual":
+        raise WeightsMismatch(
+            "timm has image towers only: write that of this dual encoder with --part=image, in "
+            'Python with model.tower("image")'
+        )
     settings = architecture.settings(pretrained.model) if pretrained.kind == "image" else {}
     family = next((f for f in FAMILIES if f.tower == settings.get("name")), None)
     if family is None:
-        what = settings.get("name") or f"{pretrained.kind} encoders"
-        raise WeightsMismatch(
-            f"timm has image towers only, of the kinds {', '.join(f.tower for f in FAMILIES)}; it "
-            f"has no {what}"
-        )
+        known = ", ".join(f.tower for f in FAMILIES)
+        what = settings.get("name") or "texts"
+        raise WeightsMismatch(f"timm has image towers of the kinds {known}, and none for {what}")
     for name, value in family.needs.items():
         if settings[name] != value:
             raise WeightsMismatch(
