@@ -13,6 +13,9 @@ commas:
   size=cores        how large a new CLIP is: for a laptop, gpu for one accelerator, pod for many; by
                     default what is found here
   pairs=N           how many there are, so that they need not be counted
+  classes=LIST      names the classes of their labels (label=FIELD): a class list of the package, a
+                    file, or `source` for names in the data. They are learned where there are no
+                    captions (caption=), and each held-out image is classified
   source=NAME       what they are read as: csv, files, folder, tar, ... (docs/data.md)
   FIELD=VALUE       another field of this source, as in caption=title
 """
@@ -48,20 +51,20 @@ def _get_base(pairs: Pairs):
     config = common.get_base()
     config.data.source = pairs.source
     config.data.hold_out = pairs.held_out
-    if pairs.has_classes:
-        config.data.classes = "source"
+    if not pairs.has_captions:
+        config.data.classes = pairs.classes
         config.data.templates = CLASS_TEMPLATES
     return config
 
 
 def _evaluate(config, pairs: Pairs, transform: str) -> None:
-    """Measures what is held out, in place: by its captions, or by the names of its classes."""
+    """Measures what is held out, in place: by its captions, and by the names of its classes."""
     node = dict(source=dict(name="held_out"), transform=transform)
-    if pairs.has_classes:
-        named = dict(name="zero_shot", names="source", templates=CLASS_TEMPLATES)
-        config.evaluators = dict(zero_shot=named | node)
-    else:
-        config.evaluators = dict(retrieval=dict(name="retrieval") | node)
+    if pairs.has_captions:
+        config.evaluators.retrieval = dict(name="retrieval") | node
+    if pairs.classes:
+        named = dict(name="zero_shot", names=pairs.classes, templates=CLASS_TEMPLATES)
+        config.evaluators.zero_shot = named | node
 
 
 def _start_pretrained(pairs: Pairs):
@@ -71,7 +74,9 @@ def _start_pretrained(pairs: Pairs):
     published.use_towers(first, LENGTH)
     published.train_layers(first, batch, steps)
     _evaluate(first, pairs, first.data.transform)
-    if pairs.has_classes:  # their texts have few words, which leave the text tower as it is
+    if (
+        not pairs.has_captions
+    ):  # the texts of classes have few words, which leave the text tower as it is
         first.objective.name = "unicl"
         first.cached_features.towers = ("image",)
         return complete_config(first)
@@ -103,7 +108,7 @@ def _start_fresh(pairs: Pairs, size: str):
         name="vit", pool="cls", positions="learned", input_norm=True, patch_bias=False
     )
     config.model.text = dict(name="clip_text", activation="gelu", vocab_size=30_000, max_length=64)
-    config.objective = dict(name="unicl" if pairs.has_classes else "clip", temperature=0.07)
+    config.objective = dict(name="clip" if pairs.has_captions else "unicl", temperature=0.07)
     config.optimizer = dict(name="adamw", weight_decay=0.1, b2=0.98, clip_norm=1.0)
     transform = NEW[size](config, pairs)
     _evaluate(config, pairs, transform)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from big_align.config.components.source_flags import TEXT, open_source, recognize_source
 from big_align.core.errors import UserError
+from big_align.data.labels.classes import OWN_NAMES
 
 MANY = 1_000_000  # pairs that a config without a path is for
 HELD_OUT = ((500, 0.2), (2000, 0.1), (100_000, 0.05), (2_000_000, 0.01))
@@ -16,10 +17,12 @@ Dozens are needed for any measurement to mean something, and retrieval uses at m
 few fractions, so that some more examples change none.
 """
 LEAST_HELD_OUT = 0.001
-SHARED = ("pairs", "source")
+SHARED = ("pairs", "source", "classes")
 """Arguments about the files themselves."""
 
 
+LABELS = {"tar": "cls", "files": "cls", "csv": "label", "imagefolder": "label", "parquet": "label"}
+"""Where labels usually are, by the kind of source."""
 LACKING = {
     TEXT: "it has texts, and no images",
     "images": "its images have no texts: put a .txt file of the same name beside each, name them "
@@ -33,6 +36,7 @@ class Pairs(NamedTuple):
 
     source: dict[str, Any]  # its node in the config
     count: int  # examples
+    classes: str | None = None  # the class list of their labels, if they have any
 
     @property
     def held_out(self) -> float:
@@ -40,9 +44,9 @@ class Pairs(NamedTuple):
         return next((held for bound, held in HELD_OUT if self.count < bound), LEAST_HELD_OUT)
 
     @property
-    def has_classes(self) -> bool:
-        """Whether they have no captions, but a folder for each class."""
-        return self.source["name"] == "folder"
+    def has_captions(self) -> bool:
+        """Whether images have texts of their own; else their classes have names."""
+        return self.source["name"] != "folder" and self.source.get("caption") != ""
 
     @property
     def trained(self) -> int:
@@ -55,8 +59,8 @@ def split_argument(arg: str, own: Collection[str]) -> tuple[dict[str, str], "Pai
 
     Args:
       arg: what stands behind the colon of --config. `pairs` is a number of examples, which are not
-        counted then, and `source` a kind of source; names that are none of these, nor of `own`, are
-        fields of the source.
+        counted then, `source` a kind of source, and `classes` a class list; names that are none of
+        these, nor of `own`, are fields of the source.
       own: names of the config's own arguments.
 
     Returns:
@@ -71,7 +75,14 @@ def split_argument(arg: str, own: Collection[str]) -> tuple[dict[str, str], "Pai
     given = dict(part.split("=", 1) for part in named)
     fields = [part for part in named if part.partition("=")[0] not in (*SHARED, *own)]
     pairs = _find_pairs(path, given.get("source"), tuple(fields), given.get("pairs"))
-    return {name: given[name] for name in own if name in given}, pairs
+    classes = given.get("classes") or (OWN_NAMES if pairs.source["name"] == "folder" else None)
+    if not (classes or pairs.has_captions):
+        raise UserError("without captions, images need classes: classes=LIST, label=FIELD")
+    source = dict(pairs.source)
+    if classes and "label" not in source and source["name"] in LABELS:
+        source["label"] = LABELS[source["name"]]
+    own_values = {name: given[name] for name in own if name in given}
+    return own_values, pairs._replace(source=source, classes=classes)
 
 
 @functools.cache
@@ -91,7 +102,7 @@ def _find_pairs(path: str, name: str | None, fields: tuple[str, ...], number: st
         source, node = open_source(path, kind, fields, captions=True)
     except UserError as error:  # it names the flags of tools
         told = str(error).replace("--source_argument=", "").replace("--source_name", "source")
-        raise UserError(told.replace("--source=", "")) from error
+        raise UserError(re.sub(r"--source[=.]", "", told)) from error
     count = int(number or source.shard_sizes.sum())
     print(f"{path}: {count:,} examples of source={kind}; another name says otherwise")
     return Pairs(node, count)
