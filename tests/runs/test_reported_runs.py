@@ -87,6 +87,7 @@ def test_what_a_command_line_changes_is_known(monkeypatch):
     monkeypatch.setattr(command_line.sys, "orig_argv", ["/usr/bin/python3", *argv])
     monkeypatch.setattr(command_line, "_given", [])
     with flagsaver.flagsaver():
+        command_line.define_flags()
         command_line._parse(argv)
         described = command_line.describe_command()
     assert described["config"] == f"{TINY}:2"
