@@ -16,8 +16,8 @@ import pytest
 from absl import flags
 from PIL import Image
 
+from big_align.config.overrides import load_config
 from big_align.runs import check
-from big_align.runs.command_line import load_config
 from tests.console_command import write_command
 from tests.forked_programs import forking_python
 from tests.manual import (
