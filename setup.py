@@ -11,12 +11,13 @@ setup(
     packages=[*find_packages(include=["big_align", "big_align.*"]), "big_align.configs.parts"],
     package_dir={"big_align.configs": "configs"},
     package_data={
-        "big_align": ["py.typed"],
+        "big_align": ["py.typed", "__init__.pyi"],
         "big_align.suites": ["data_sets/*.json", "suites.json"],
         "big_align.suites.measuring": ["published.json"],
         "big_align.data.labels": ["class_names/*.json", "class_names/LICENSE"],
         "big_align.pages": ["templates/*"],
     },
+    entry_points={"console_scripts": ["big-align = big_align.tools.__main__:main"]},
     install_requires=[
         "absl-py>=2.1",
         "beartype>=0.18",

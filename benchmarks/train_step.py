@@ -24,11 +24,11 @@ import jax
 import numpy as np
 
 from benchmarks import measuring
+from big_align.config.overrides import load_config
 from big_align.parallel.batches import place_batch
 from big_align.planning import stand_ins, tracing
 from big_align.runs import build
 from big_align.runs.check import BlankTokenizer
-from big_align.runs.command_line import load_config
 from big_align.runs.program import build_program
 from big_align.training.logs.goodput import Clock
 from big_align.training.logs.metrics import Progress

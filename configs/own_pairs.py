@@ -130,7 +130,7 @@ def _fit_cores(config, pairs: Pairs) -> str:
         decay="cosine", learning_rate=1e-3, warmup_steps=config.total_steps // 10
     )
     config.evaluate_every = config.checkpoint.every = 250
-    return "resize_small(72)|central_crop(64)"
+    return "resize_small(64)|central_crop(64)"
 
 
 def _fit_gpu(config, pairs: Pairs) -> str:

@@ -107,7 +107,7 @@ MADE = {
     # What a command before it on a page has made; here for when a test is run alone.
     "workdirs/quickstart": "python main.py --config=configs/quickstart.py",
     "workdirs/best": "python main.py --config=configs/quickstart.py --workdir=workdirs/best",
-    "workdirs/installed": "python -m big_align --config=quickstart --workdir=workdirs/installed",
+    "workdirs/installed": "big-align train --config=quickstart --workdir=workdirs/installed",
     "workdirs/embeddings": "python -m big_align.tools.embed",
     "workdirs/index": "python -m big_align.tools.index --model=workdirs/flickr8k"
     " --source='data/photos/**/*.jpg' --output=workdirs/index",

@@ -16,8 +16,9 @@ import pytest
 from absl import flags
 from PIL import Image
 
+from big_align.config.overrides import load_config
 from big_align.runs import check
-from big_align.runs.command_line import load_config
+from tests.console_command import write_command
 from tests.forked_programs import forking_python
 from tests.manual import (
     LANGUAGES,
@@ -202,7 +203,9 @@ RUN = list(dict.fromkeys(c.text for c in COMMANDS if not reason_not_to_run(c.tex
 
 
 def test_every_command_is_run_or_listed():
-    ours = r"(\w+=\S+ |time )*(launch/local.sh \d+ -- )?python (main\.py|-m big_align[ .])"
+    ours = (
+        r"(\w+=\S+ |time )*(launch/local.sh \d+ -- )?(python (main\.py|-m big_align[ .])|big-align)"
+    )
     strange = [text for text in RUN if not re.match(ours, text)]
     assert strange == [], "commands that are neither run nor listed in tests/page_commands.py"
     listed = [beginning for beginnings in NOT_RUN.values() for beginning in beginnings]
@@ -264,6 +267,7 @@ def scratch(tmp_path_factory, data_dir, reference_dir):
         "PATH": f"{programs}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     with forking_python(programs, variables):
+        write_command(programs)
         yield Scratch(tmp_path_factory.mktemp("checkout"), variables)
 
 

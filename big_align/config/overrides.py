@@ -6,6 +6,7 @@ all of their fields, and then each field takes the value that its text stands fo
 
 import ast
 import importlib.machinery
+import os
 import re
 import sys
 import types
@@ -25,8 +26,10 @@ from big_align.config.components.written_values import read_value
 from big_align.config.config_files import find_config, read_config
 from big_align.config.defaults import complete_config
 from big_align.config.fields import describe_fields
+from big_align.config.home_folder import expand_home
 from big_align.config.places import find_node, find_table, source_fields
 from big_align.core.errors import ConfigError, UserError, put_in_a_line, suggest, tell_in_a_line
+from big_align.core.nodes import Node
 from big_align.data.loading.settings import LoaderSettings
 
 KEPT = ("length", "max_length", "transform", "vocab_size")
@@ -60,6 +63,40 @@ def split_changes(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         else:
             changes[match[1]] = "True" if match[2] is None else match[2]
     return changes, others
+
+
+def load_config(path: str | os.PathLike, *overrides: str) -> ConfigDict:
+    """Loads a config as a command line does, for a notebook.
+
+    Args:
+      path: as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`.
+      overrides: as in `--config.batch_size=8`.
+
+    Raises:
+      UserError: there is no such file, or an override does not fit; the message is one line.
+    """
+    changes, others = split_changes(expand_home(overrides))
+    refuse_words(others)
+    return load_changed(os.path.expanduser(path), changes)
+
+
+def read_given(config: Node | str | os.PathLike, *overrides: str) -> ConfigDict:
+    """Returns a config that is given itself, or by its file and overrides, as in `load_config`.
+
+    Raises:
+      UserError: there is no such file, an override does not fit, or there is no file to override.
+    """
+    if isinstance(config, str | os.PathLike):
+        return load_config(config, *overrides)
+    if overrides:
+        raise UserError(f"{overrides[0]} changes a config file; set the fields of a config itself")
+    return config if isinstance(config, ConfigDict) else ConfigDict(config)
+
+
+def refuse_words(words: Sequence[str]) -> None:
+    """Raises a UserError if words of a command line are no flags."""
+    if words:
+        raise UserError(f"unexpected arguments {list(words)}; flags are written --name=value")
 
 
 def _check_name(word: str) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from big_align.config.overrides import load_config
 from big_align.config.plain_fields import check_batch, check_values
 from big_align.core.errors import UserError
 from big_align.core.types import Objective
@@ -33,7 +34,6 @@ from big_align.planning import gpu_topologies, stand_ins
 from big_align.planning.machines import Machine, find_machine
 from big_align.runs import build, cached_features
 from big_align.runs.check import BlankTokenizer
-from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import take_settings
 from big_align.runs.program import build_program
 from big_align.training import flops

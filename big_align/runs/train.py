@@ -19,8 +19,10 @@ from jax.sharding import Mesh
 
 from big_align.config.components.signatures import make
 from big_align.config.kept_files import keep_files
+from big_align.config.overrides import read_given
 from big_align.core import whole_files
 from big_align.core.errors import Rewound, Stopped
+from big_align.core.nodes import Node
 from big_align.core.types import Objective, TrainingData
 from big_align.data.precomputed.embedding_files import ClusterFolder
 from big_align.data.text.tokenizers import Tokenizer
@@ -131,6 +133,28 @@ def _train_first(config: Any, workdir: str) -> Any:
         with own(folder, *filter(None, [first.checkpoint.folder])):
             _run(first, folder)  # if it is finished, this looks for what an interruption left out
     return config
+
+
+def train(
+    config: Node | str | os.PathLike, workdir: str | os.PathLike, *overrides: str
+) -> dict[str, float]:
+    """Trains a model as the command line does, or continues what is in the workdir.
+
+        big_align.train("quickstart", "workdirs/quickstart", "--config.total_steps=100")
+
+    Args:
+      config: a config, or its file in the form that `--config` takes.
+      workdir: the folder of the run, for metrics, the report and checkpoints.
+      overrides: as in `--config.batch_size=64`, if a file is given.
+
+    Returns:
+      The numbers of the last evaluation, by `evaluator/name`; none if none was due.
+
+    Raises:
+      UserError: a field of the config, the data or the workdir cannot be used.
+      Stopped: the run was interrupted, and is saved; the same call continues it.
+    """
+    return run(read_given(config, *overrides), os.path.expanduser(workdir))
 
 
 def run(

@@ -154,8 +154,8 @@ def _open(options: argparse.Namespace, overrides: list[str]) -> tuple[Iterable[s
     if options.source:
         given = options.source, options.source_name, options.source_argument
         return open_captions(*given)[0](), None
+    from big_align.config.overrides import load_config
     from big_align.runs import own_vocabulary
-    from big_align.runs.command_line import load_config
 
     config = load_config(options.config, *overrides)
     return own_vocabulary.read_texts(config), config.data.get("language_temperature")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from big_align.config.home_folder import expand_home
+from big_align.config.program_name import spell
 from big_align.core import library_messages, whole_files
 from big_align.core.errors import Stopped, UserError
 from big_align.parallel.distributed import processes
@@ -39,8 +40,8 @@ class Parser(argparse.ArgumentParser):
 def make_parser(name: str, doc: str | None, **settings: Any) -> argparse.ArgumentParser:
     """Returns a parser whose help begins with the docstring of the command's module."""
     return Parser(
-        prog=f"python -m big_align.tools.{name}",
-        description=doc,
+        prog=spell(f"python -m big_align.tools.{name}"),
+        description=doc and spell(doc),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **settings,
     )

@@ -42,9 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
     """Looks at every part of the data, prints the numbers and writes the page."""
+    from big_align.config.overrides import load_config
     from big_align.pages import data_page
     from big_align.runs import build, dataset
-    from big_align.runs.command_line import load_config
     from big_align.runs.initial_weights import take_settings
     from big_align.runs.own_vocabulary import take_vocabulary
 

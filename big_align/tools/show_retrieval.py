@@ -27,7 +27,7 @@ def main() -> None:
     from big_align.runs import build, check, evaluate
 
     check_picture(OUTPUT.value)
-    config, workdir = command_line.evaluated_config(), command_line.WORKDIR.value
+    config, workdir = command_line.evaluated_config(), command_line.given_workdir()
     check.check_config(config, training=False)
     tokenizer = build.build_tokenizer(config)
     retrieval = evaluate.choose_retrieval(config, tokenizer, EVALUATOR.value)

@@ -1,6 +1,7 @@
 """One call reads any model that big_align knows, one writes it for another library."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator
@@ -100,7 +101,7 @@ def read(path: str | os.PathLike) -> Pretrained:
         names = list_names(path)
         for module in READ:
             if module.recognize(path, names):
-                return module.read(path)
+                return dataclasses.replace(module.read(path), path=str(path))
     raise UserError(
         f"{path} is not a workdir, a folder with a config.json of transformers, timm or big_align, "
         f"an open_clip_config.json, or a file of weights with the names of timm, open_clip, "

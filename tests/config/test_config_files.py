@@ -14,8 +14,8 @@ from setuptools import find_packages
 
 from big_align import configs
 from big_align.config.config_files import find_config, list_packaged, read_config
+from big_align.config.overrides import load_config
 from big_align.core.errors import UserError
-from big_align.runs.command_line import load_config
 from tests.run_main import ROOT, environment
 
 TINY = "tests/tiny_config.py"

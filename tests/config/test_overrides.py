@@ -7,11 +7,11 @@ import pytest
 
 from big_align.config.components.signatures import check_arguments
 from big_align.config.home_folder import expand_home
+from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError, UserError
 from big_align.data.sources.tar_source import TarSource
 from big_align.pages.run_report import starts
 from big_align.runs import check, command_line, dataset
-from big_align.runs.command_line import load_config
 
 FLICKR8K = "configs/align_flickr8k.py"
 TINY = "tests/tiny_config.py"

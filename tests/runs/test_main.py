@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.runs import train
-from big_align.runs.command_line import load_config
 from tests.forked_programs import forking_python
 from tests.run_main import ROOT, TINY, Run, environment
 

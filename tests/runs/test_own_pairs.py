@@ -9,10 +9,10 @@ import pytest
 
 import big_align
 from big_align.config.components.source_flags import open_source, write_source_flags
+from big_align.config.overrides import load_config
 from big_align.core.errors import UserError
 from big_align.data.text.tokenizers import SPECIAL_TOKENS
 from big_align.runs import build, check, dataset, train
-from big_align.runs.command_line import load_config
 from big_align.tools import build_vocab
 from tests.data import layouts
 from tests.data.samples import encode_image, make_members, make_pixels, write_tar

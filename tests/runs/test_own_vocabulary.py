@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.core.errors import UserError
 from big_align.data.text import tokenizers
 from big_align.runs import build, own_vocabulary
-from big_align.runs.command_line import load_config
 from big_align.tools import build_vocab
 from tests.data.samples import make_members, write_tar
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from big_align import weights
-from big_align.runs import command_line
+from big_align.config.overrides import load_config
 from big_align.tools import convert
 from big_align.weights import api
 from big_align.weights.arrays.weight_files import write_safetensors
@@ -162,7 +162,7 @@ def test_a_tokenizer_without_its_file_is_an_error(source, tmp_path, capsys):
 def test_a_workdir_without_a_checkpoint_is_an_error(tmp_path, capsys):
     workdir = tmp_path / "run"
     workdir.mkdir()
-    config = command_line.load_config(str(ROOT / TINY))
+    config = load_config(str(ROOT / TINY))
     (workdir / "config.json").write_text(config.to_json_best_effort())
     check_error(capsys, workdir, tmp_path / "out", "no checkpoints in .*run: train with")
     (workdir / "config.json").write_text('{"objective": {}}')

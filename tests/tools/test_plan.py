@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.planning import compilation, gpu_topologies, machines, topologies
 from big_align.planning import report as report_
-from big_align.runs.command_line import load_config
 from big_align.tools import plan
 
 CONFIG = "--config=tests/tiny_config.py"

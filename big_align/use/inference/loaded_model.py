@@ -35,7 +35,7 @@ TEXT_BATCHES = 16  # embedded at a time, texts of similar length together
 BAR = {"delay": 1, "dynamic_ncols": True, "leave": False}  # short work shows no bar
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LoadedModel(Pretrained):
     """A model, ready for use: it knows how images are prepared and texts are tokenized.
 

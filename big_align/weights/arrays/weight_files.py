@@ -163,7 +163,7 @@ def write_folder(path: str | os.PathLike, files: Mapping[str, Any]) -> None:
         arrays, as `write_safetensors` takes them.
     """
     check_local(path)
-    path = pathlib.Path(path).resolve()
+    path = pathlib.Path(path).expanduser().resolve()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise WeightFileError(f"{path} exists; give a folder that is empty or does not exist")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 from tensorboard.compat.proto import event_pb2
 
+from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError, UserError
 from big_align.runs import check
-from big_align.runs.command_line import load_config
 from big_align.training.logs import trackers
 from big_align.training.logs.metrics import MetricWriter
 from tests.run_main import TINY
