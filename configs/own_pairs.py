@@ -10,8 +10,9 @@ commas:
                     the upper half of the text tower are trained (the default)
   start=scratch     a new CLIP, which opens in transformers and open_clip, with a vocabulary learned
                     from the texts
-  size=cores        how large a new CLIP is: for a laptop, gpu for one accelerator, pod for many; by
-                    default what is found here
+  start=WEIGHTS     a model of your own or of a hub, as in start=openai/clip-vit-base-patch32
+  size=cores        for a laptop, gpu for one accelerator, pod for many; by default what is here. A
+                    new CLIP is as large; of WEIGHTS, a laptop trains the text tower alone
   pairs=N           how many there are, so that they need not be counted
   classes=LIST      names the classes of their labels (label=FIELD): a class list of the package, a
                     file, or `source` for names in the data. They are learned where there are no
@@ -27,7 +28,6 @@ from big_align.configs.parts import published
 from big_align.core.errors import check_known
 from big_align.parallel.devices.machine import find_accelerator, is_one_of_several
 
-STARTS = ("pretrained", "scratch")
 LENGTH = 32  # tokens; one caption of Flickr8k in 500 is longer
 LEAST_STEPS = 60
 CLASS_TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "{}.")
@@ -36,10 +36,11 @@ CLASS_TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "{}.")
 def get_config(arg: str = ""):
     """Returns the config; `arg` is described above."""
     given, pairs = split_argument(arg, ("start", "size"))
-    start, size = given.get("start", STARTS[0]), given.get("size") or _find_size()
-    check_known("start", start, STARTS)
+    start, size = given.get("start", "pretrained"), given.get("size") or _find_size()
     check_known("size", size, NEW)
-    return _start_pretrained(pairs) if start == "pretrained" else _start_fresh(pairs, size)
+    if start == "pretrained":
+        return _start_pretrained(pairs)
+    return _start_fresh(pairs, size) if start == "scratch" else _start_from(start, pairs, size)
 
 
 def _find_size() -> str:
@@ -96,6 +97,31 @@ def _plan(pairs: Pairs, most: int, epochs: float, decline: int) -> tuple[int, in
     batch = min(most, 2 ** max(1, pairs.trained.bit_length() - 1))
     epochs *= min(1.0, (decline / pairs.trained) ** 0.5)
     return batch, max(LEAST_STEPS, round(epochs * pairs.trained / batch))
+
+
+def _start_from(weights: str, pairs: Pairs, size: str):
+    """Returns the config of a dual encoder that is trained on, and stays what it is."""
+    config = _get_base(pairs)
+    config.init.all, config.init.temperature = weights, "all"
+    config.model.image = dict(name="from_init")
+    config.model.text = dict(name="from_init")
+    config.tokenizer = dict(name="from_init")
+    config.data.transform = "from_init"  # the whole of what it sees of an image
+    most = dict(cores=64, gpu=256, pod=8192)[size]
+    config.batch_size, config.total_steps = _plan(pairs, most, epochs=10, decline=100_000)
+    if size == "cores":
+        config.model.locked = ("image",)
+        config.cached_features.towers = ("image",)
+    else:
+        for tower in (config.model.image, config.model.text):
+            tower.update(dtype="bfloat16", remat="auto")
+    config.objective = dict(name="clip" if pairs.has_captions else "unicl", label_smoothing=0.1)
+    config.optimizer = dict(name="adamw", weight_decay=0.1, b2=0.98, clip_norm=1.0)
+    warmup = config.total_steps // 10
+    config.schedule = dict(decay="cosine", learning_rate=1e-5, warmup_steps=warmup)
+    config.checkpoint.every = config.evaluate_every = 500
+    _evaluate(config, pairs, "from_init")
+    return complete_config(config)
 
 
 def _start_fresh(pairs: Pairs, size: str):

@@ -3,7 +3,7 @@
 import copy
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from big_align.config.components.from_init import FROM_INIT
 from big_align.config.defaults import complete_config
+from big_align.config.places import find_node
 from big_align.core.errors import ConfigError, WeightsMismatch, suggest
 from big_align.core.module_paths import fits, split_path
 from big_align.core.nodes import Node
@@ -34,6 +35,7 @@ from big_align.weights.transfer.settings import (
     describe_model,
     inherit_tokenizer,
     inherit_tower,
+    inherit_transform,
     list_names,
 )
 from big_align.weights.transfer.tables import belongs, count_leading, fit_table, place_arrays
@@ -66,11 +68,11 @@ def check_init(node: Node, objective: Objective, needed: bool) -> None:
 
 
 def take_settings(config: ConfigDict, folder: str | None = None) -> ConfigDict:
-    """Replaces towers and a tokenizer named "from_init" by those of the models in `config.init`.
+    """Replaces what is named "from_init" by what the models in `config.init` have.
 
-    With an image tower come the mean and deviation of its colors, and with two towers of one model
-    the projections. A run that continues has all of them in its workdir. The config itself stays as
-    it is.
+    These are towers, a tokenizer and image operations. With an image tower come the mean and
+    deviation of its colors, and with two towers of one model the projections. A run that continues
+    has all of them in its workdir. The config itself stays as it is.
     """
     config = copy.deepcopy(config)
     if first := config.get("first"):
@@ -78,10 +80,12 @@ def take_settings(config: ConfigDict, folder: str | None = None) -> ConfigDict:
             config.first = take_settings(first, folder and os.path.join(folder, build.FIRST))
     parts = [part for part in TOWERS if (config.model.get(part) or {}).get("name") == FROM_INIT]
     tokenized = config.tokenizer.get("name") == FROM_INIT
-    if not parts and not tokenized:
+    prepared = [place for place in _list_transforms(config) if _of_init(config, place)]
+    wanted = [*parts, *(["text"] if tokenized else []), *(["image"] if prepared else [])]
+    if not wanted:
         return config
-    wanted = dict.fromkeys([*parts, *(["text"] if tokenized else [])])
-    there = _find_settings(config, wanted, restore.read_former(folder) if folder else None)
+    former = restore.read_former(folder) if folder else None
+    there = _find_settings(config, dict.fromkeys(wanted), former, prepared)
     with config.unlocked():
         for part in parts:
             config.model[part] = inherit_tower(there[part], part, config.model[part])
@@ -92,16 +96,36 @@ def take_settings(config: ConfigDict, folder: str | None = None) -> ConfigDict:
         if tokenized:
             length = (config.model.get("text") or {}).get("max_length")
             config.tokenizer = inherit_tokenizer(there["text"], length, config.tokenizer)
+        for place in prepared:
+            find_node(config, place).transform = inherit_transform(there["image"], place)
         return complete_config(config)
 
 
+def _list_transforms(config: ConfigDict) -> list[str]:
+    """Returns the places of nodes that have image operations."""
+    mixture = (config.data.get("mixture") or {}).keys()
+    return [
+        *("data", *(f"data.mixture.{name}" for name in mixture)),
+        *(f"evaluators.{name}" for name in config.evaluators),
+    ]
+
+
+def _of_init(config: ConfigDict, place: str) -> bool:
+    node = find_node(config, place)
+    return node is not None and node.get("transform") == FROM_INIT
+
+
 def _find_settings(
-    config: ConfigDict, parts: Collection[str], former: ConfigDict | None
+    config: ConfigDict, parts: Collection[str], former: ConfigDict | None, prepared: Sequence[str]
 ) -> dict[str, Node]:
     """Returns the settings of the models that towers start from, as `describe_model` does."""
     same = former is not None and former.init.to_dict() == config.init.to_dict()
     if known := former if same else config.get("first"):
-        return dict.fromkeys(parts, {**known.model.to_dict(), "tokenizer": known.tokenizer})
+        seen = {find_node(known, place).transform for place in prepared if find_node(known, place)}
+        operations = {"transform": next(iter(seen))} if len(seen) == 1 else {}
+        settings = {**known.model.to_dict(), "tokenizer": known.tokenizer, **operations}
+        if not prepared or operations:
+            return dict.fromkeys(parts, settings)
     paths = {part: config.init.get(part) or config.init.get("all") for part in parts}
     for part, path in paths.items():
         if not path:
