@@ -18,17 +18,18 @@ from ml_collections import ConfigDict
 
 from big_align.config import class_templates
 from big_align.config.components.models import build_model
+from big_align.config.components.transforms import check_repeatable
 from big_align.config.config_files import CONFIG_JSON, read_config
 from big_align.config.kept_files import check_vocabulary, use_kept_files
-from big_align.core.errors import MissingCheckpoint, UserError
-from big_align.core.types import Objective, Params
+from big_align.core.errors import ConfigError, MissingCheckpoint, UserError
+from big_align.core.types import ModelState, Objective, Params
 from big_align.data.labels.classes import ClassList
 from big_align.runs import build, dataset, restore
 from big_align.training.saving.retention import BEST, Which
 from big_align.training.saving.step_folders import FOLDER, find_folder
 from big_align.weights import api
 from big_align.weights.formats.preprocessing import Preprocessing
-from big_align.weights.formats.pretrained import Classifier, Pretrained
+from big_align.weights.formats.pretrained import Classifier, Pretrained, make_zeros
 from big_align.weights.formats.text_files import read_json
 
 BIAS = "bias"  # what an objective that decides about each pair adds to scaled cosines
@@ -126,19 +127,11 @@ class TrainedRun:
         """Reads the model: the averaged parameters, if they are kept."""
         config, made = self.config, build.build_tokenizer(self.config)
         objective, _, found, step = restore.load_weights(config, str(self.folder), made, self.step)
-        params = found["params"]
-        weights = {"params": params["model"], **found["model_state"]}
-        node = _find_trained(config.model.to_dict(), params["model"])
-        if not node["text"] and not node["image_projection"]:  # the tower is the whole model
-            node, weights = node["image"], {kind: tree["image"] for kind, tree in weights.items()}
-        height, width = build.example_batch(config, made)["image"].shape[-3:-1]
-        scale = objective.scale(params)
-        return Pretrained(
-            node,
-            jax.tree.map(np.asarray, weights),
-            height if height == width else (height, width),
-            preprocessing=_find_preprocessing(config, (height, width), self.folder),
-            tokenizer=config.tokenizer.to_dict(),
+        params, scale = found["params"], objective.scale(found["params"])
+        model = _assemble(config, made, params, found["model_state"], self.folder)
+        return dataclasses.replace(
+            model,
+            variables=jax.tree.map(np.asarray, model.variables),
             temperature=None if scale is None else float(1 / scale),
             bias=float(params[BIAS]) if has_bias(params) else None,
             checkpoint=str(self._folder_of(step)),
@@ -172,6 +165,36 @@ class TrainedRun:
         return {name: np.asarray(x) for name, x in flat.items()}, self._read_classes()
 
 
+def outline_model(
+    config: ConfigDict, tokenizer: Any, params: Params, model_state: ModelState, workdir: str
+) -> Pretrained:
+    """Makes the model that a run will export, of the shapes of its arrays: see `tell_formats`."""
+    model = _assemble(config, tokenizer, params, model_state, pathlib.Path(workdir))
+    return dataclasses.replace(model, variables=make_zeros(model.variables))
+
+
+def _assemble(
+    config: ConfigDict,
+    tokenizer: Any,
+    params: Params,
+    model_state: ModelState,
+    folder: pathlib.Path,
+) -> Pretrained:
+    """Makes the model of a run from what its config says and the objective's parameters."""
+    weights = {"params": params["model"], **model_state}
+    node = _find_trained(config.model.to_dict(), params["model"])
+    if not node["text"] and not node["image_projection"]:  # the tower is the whole model
+        node, weights = node["image"], {kind: tree["image"] for kind, tree in weights.items()}
+    height, width = build.example_batch(config, tokenizer)["image"].shape[-3:-1]
+    return Pretrained(
+        node,
+        weights,
+        height if height == width else (height, width),
+        preprocessing=_find_preprocessing(config, (height, width), folder),
+        tokenizer=config.tokenizer.to_dict(),
+    )
+
+
 def _find_trained(node: dict[str, Any], params: Params) -> dict[str, Any]:
     """Returns the part of a model that its objective trains: with labels alone, images have no text
     to be compared with, and so neither a text tower nor a projection."""
@@ -195,6 +218,10 @@ def _find_preprocessing(
     found = [Preprocessing.from_transform(text, *colors) for text in transforms if text]
     if found:
         return min(found, key=lambda seen: seen.operations is not None)
+    trained = config.data.get("transform")
+    with contextlib.suppress(ConfigError):  # it draws, so no image is prepared so in use
+        check_repeatable(trained, "config.data.transform")
+        return Preprocessing.from_transform(trained, *colors)
     square = f"resize_small({size[0]})|central_crop({size[0]})"
     guessed = square if size[0] == size[1] else f"resize{size}"
     guess = Preprocessing.from_transform(guessed, *colors)

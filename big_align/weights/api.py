@@ -6,17 +6,18 @@ import os
 import pathlib
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 from absl import logging
 
 from big_align.core.errors import UserError, WeightsMismatch, check_known, put_in_a_line
 from big_align.data.package_files import locate
-from big_align.weights import jax_export_format, sentence_transformers_format
+from big_align.models.dual_encoder import TOWERS
+from big_align.weights import jax_export_format, open_clip_format, sentence_transformers_format
 from big_align.weights.arrays.weight_files import list_names, write_folder
 from big_align.weights.formats import (
     efficientnet_pytorch_format,
     native_format,
-    open_clip_format,
     swin_checkpoints,
     timm_format,
     transformers_format,
@@ -45,6 +46,9 @@ OTHERS = ("transformers", "open_clip", "timm")
 
 TEXTS_ALONE = ("sentence_transformers",)
 """Formats that hold what embeds texts, with the projection, and nothing of images."""
+
+MADE_OF = {"jax_export": "big_align"}
+"""Formats that hold whatever another one does, and take longer to make."""
 
 LONGEST_MESSAGE = 5000
 """Characters; the content of a config may be of any length."""
@@ -128,22 +132,78 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
         kind = type(pretrained).__name__
         raise UserError(f"save(path, model): the model is a {kind}; the path comes first")
     check_known("format", format, FORMATS)
-    if pretrained.kind == "dual" and not pretrained.node["text"] and format in OTHERS:
-        pretrained = pretrained.tower("image")
     if pretrained.classifier and format in OTHERS:
         told = "%s: the classifier of %d classes is left out; format='big_align' keeps it"
         logging.warning(told, path, len(pretrained.classifier.names))
-    if isinstance(pretrained.image_size, tuple) and format in OTHERS:
+    try:
+        files = _make_files(pretrained, format)
+    except WeightsMismatch as error:
+        if format not in OTHERS:
+            raise
+        raise WeightsMismatch(f"{error}\n--format=big_align keeps every model") from error
+    write_folder(path, files)
+
+
+def _make_files(pretrained: Pretrained, format: str) -> dict[str, Any]:
+    """Makes the files of a format, and those that are arrays without making the arrays."""
+    if format not in OTHERS:
+        return FORMATS[format].write(pretrained)
+    if pretrained.kind == "dual" and not pretrained.node["text"]:
+        pretrained = pretrained.tower("image")
+    if isinstance(pretrained.image_size, tuple):
         height, width = pretrained.image_size
         raise WeightsMismatch(
-            f"format = {format!r} is for square images, the model's are {height} x {width}; "
-            "format='big_align' keeps them"
+            f"format = {format!r} is for square images, the model's are {height} x {width}"
         )
     seen = pretrained.preprocessing
-    if seen and seen.operations and format in OTHERS:
+    if seen and seen.operations:
         raise UserError(
             f"format = {format!r} cannot hold the image operations {seen.operations!r}, only "
             "'resize_small(R)|central_crop(S)' and 'resize(R)|central_crop(S)'; format = "
             "'big_align' can, and big_align.load(..., transform=...) replaces them"
         )
-    write_folder(path, FORMATS[format].write(pretrained))
+    return FORMATS[format].write(pretrained)
+
+
+def list_formats(pretrained: Pretrained) -> dict[str, str]:
+    """Tells for each format whether `save` can write a model.
+
+    It is cheap: arrays need only have shapes, as `runs.workdir.outline_model` makes them.
+
+    Returns:
+      By the name of the format, "" or the reason why not, in one line.
+    """
+    found, logger = {}, logging.get_absl_logger()
+    logger.addFilter(_drop)  # what `save` would say about each
+    try:
+        for format in FORMATS:
+            try:
+                _make_files(pretrained, MADE_OF.get(format, format))
+            except UserError as error:
+                found[format] = put_in_a_line(str(error))
+            else:
+                found[format] = ""
+    finally:
+        logger.removeFilter(_drop)
+    return found
+
+
+def _drop(record: Any) -> bool:
+    return False
+
+
+def tell_formats(pretrained: Pretrained) -> list[str]:
+    """Returns lines that tell where a model opens: as a whole, its towers alone, and why."""
+    whole = list_formats(pretrained)
+    parts = {part: pretrained.tower(part) for part in TOWERS if pretrained.embeds(part)}
+    towers = {part: list_formats(tower) for part, tower in parts.items()}
+    opened = [name for name, fault in whole.items() if not fault and name not in TEXTS_ALONE]
+    lines = [f"the whole model opens in {', '.join(opened)}"]
+    for name, fault in whole.items():
+        alone = [part for part, found in towers.items() if not found[name]]
+        if name in TEXTS_ALONE:
+            lines += [] if fault else [f"its texts open in {name}"]
+        elif fault:
+            what = f"the {' and the '.join(alone)} tower alone" if alone else "none of it"
+            lines.append(f"{what} opens in {name}: {fault}")
+    return lines

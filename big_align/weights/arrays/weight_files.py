@@ -159,8 +159,9 @@ def write_folder(path: str | os.PathLike, files: Mapping[str, Any]) -> None:
 
     Args:
       path: the folder.
-      files: by name ("a" or "folder/a"), text, bytes or a value for JSON; for .safetensors the
-        arrays, as `write_safetensors` takes them.
+      files: by name ("a" or "folder/a"), text, bytes or a value for JSON, or a function that makes
+        it of the folder's absolute path; for .safetensors the arrays, as `write_safetensors` takes
+        them.
     """
     check_local(path)
     path = pathlib.Path(path).expanduser().resolve()
@@ -172,6 +173,7 @@ def write_folder(path: str | os.PathLike, files: Mapping[str, Any]) -> None:
         partial.mkdir()
         for name, content in files.items():
             (partial / name).parent.mkdir(exist_ok=True)
+            content = content(path) if callable(content) else content
             if name.endswith(".safetensors"):
                 write_safetensors(partial / name, content)
             elif isinstance(content, bytes):

@@ -155,8 +155,12 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
         arrays = {"kernel": classifier.kernel, "bias": classifier.bias}
         files[CLASSIFIER] = {name: x for name, x in arrays.items() if x is not None}
     files[WEIGHTS] = pretrained.flat
-    config[SUMS] = {name: _sum_up(files[name]) for name in (WEIGHTS, CLASSIFIER) if name in files}
-    return files | {"config.json": config}
+    summed = [name for name in (WEIGHTS, CLASSIFIER) if name in files]
+
+    def make_config(folder: pathlib.Path) -> dict[str, Any]:  # once the folder is written
+        return config | {SUMS: {name: _sum_up(files[name]) for name in summed}}
+
+    return files | {"config.json": make_config}
 
 
 def _vocabularies_of(tokenizer: Mapping[str, Any] | None) -> tuple[str, ...]:

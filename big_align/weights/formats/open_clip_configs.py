@@ -1,16 +1,18 @@
-"""What open_clip's `model_cfg` says about a dual encoder, and what our config says.
+"""open_clip's own towers: what its `model_cfg` says about them, and what our config says.
 
-The models are those of CLIP: a vision transformer with a class token, a causal text transformer.
+They are those of CLIP: a vision transformer with a class token, a causal text transformer.
 """
 
 import math
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from big_align.core.errors import WeightsMismatch
 from big_align.weights.formats import architecture
 from big_align.weights.formats.pretrained import Pretrained
+from big_align.weights.tables import dual_encoder
+from big_align.weights.tables.mapping import Rule
 
 VISION = {  # what we read, and open_clip's values if a config leaves it out
     "layers": 12,
@@ -38,8 +40,8 @@ ONLY = {  # settings of which our towers support one value
     **dict.fromkeys(("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn"), False),
     **dict.fromkeys(("scale_attn_inner", "scale_fc", "no_causal_mask", "embed_cls"), False),
     **{"ls_init_value": None, "block_type": None, "pos_embed_type": "learnable"},
-    **{"proj_type": "linear", "proj_bias": False},
 }
+TEXT_PROJECTION = {"proj_type": ("linear", "none"), "proj_bias": (False, True)}
 POOL = {"vision_cfg": ("tok",), "text_cfg": ("argmax", "eos")}
 """Our text tower pools the last real token, which has the largest id and is end-of-text."""
 
@@ -64,6 +66,24 @@ IMAGE_TOWER = {
 }
 TEXT_TOWER = {"name": "clip_text"}
 DUAL = {"image_projection": True, "text_projection": True, "projection_bias": False}
+
+
+class TowerRead(NamedTuple):
+    """A tower and the projection behind it, as a config of open_clip describes them."""
+
+    node: dict[str, Any]
+    bias: bool | None  # of the projection; None if there is none
+    table: Sequence[Rule]  # their arrays, ours below "image/" and "text/"
+    size: int | None = None  # pixels of an edge of its images
+
+
+class TowerWritten(NamedTuple):
+    """What open_clip needs to make a tower of ours, and the projection behind it."""
+
+    config: dict[str, Any]  # `vision_cfg` or `text_cfg`; a value may be a function of the folder
+    table: Sequence[Rule]
+    files: Mapping[str, Any] = {}
+    quick_gelu: bool | None = None  # of open_clip's own towers, which must agree
 
 
 def find_text(names: Collection[str]) -> str:
@@ -97,49 +117,60 @@ def infer_config(shapes: Mapping[str, tuple[int, ...]], where: str) -> dict[str,
         return {"embed_dim": embed_dim, "vision_cfg": vision, "text_cfg": text}
     except KeyError as error:
         raise WeightsMismatch(
-            f"{where} has names of open_clip, but {error.args[0]} is missing: only models of its "
-            f"vision and text transformers can be read"
+            f"{where} has names of open_clip, but {error.args[0]} is missing: without its "
+            f"open_clip_config.json only open_clip's own two towers can be read"
         ) from error
 
 
-def read_config(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], int]:
-    """Turns `model_cfg` into a node, and the size of images."""
-    for name in ("embed_dim", "vision_cfg", "text_cfg"):
-        if name not in config:
-            raise WeightsMismatch(f"{where}: {name} is missing in the config")
-    if "multimodal_cfg" in config:
-        raise WeightsMismatch(f"{where}: multimodal_cfg (CoCa) has no counterpart")
-    quick = bool(config.get("quick_gelu"))
-    vision = _read_tower(config, "vision_cfg", VISION, quick, where)
-    text = _read_tower(config, "text_cfg", TEXT, quick, where)
-    sizes = vision.pop("patch_size"), vision.pop("image_size")
-    patch, size = (s[0] if isinstance(s, list) and len(set(s)) == 1 else s for s in sizes)
-    if not isinstance(patch, int) or not isinstance(size, int):
-        raise WeightsMismatch(
-            f"{where}: patches of {sizes[0]} and images of {sizes[1]}; only square ones can be read"
-        )
-    vision["heads"] = vision["width"] // vision.pop("head_width")
-    text["max_length"] = text.pop("context_length")
-    image = dict(IMAGE_TOWER) | {"variant": f"b/{patch}"} | vision
-    node = {"image": image, "text": TEXT_TOWER | {"variant": "b"} | text}
-    return node | {"embedding_dim": config["embed_dim"]} | DUAL, size
+def read_image(config: Mapping[str, Any], where: str) -> TowerRead:
+    """Reads open_clip's own image tower in `model_cfg`."""
+    node = _read_tower(config, "vision_cfg", VISION, {}, where)
+    patch, size = (read_edge(node.pop(name), name, where) for name in ("patch_size", "image_size"))
+    node["heads"] = node["width"] // node.pop("head_width")
+    node = dict(IMAGE_TOWER) | {"variant": f"b/{patch}"} | node
+    return TowerRead(node, False, dual_encoder.OPEN_CLIP_IMAGE, size)
+
+
+def read_text(config: Mapping[str, Any], names: Collection[str], where: str) -> TowerRead:
+    """Reads open_clip's own text tower in `model_cfg`."""
+    node = _read_tower(config, "text_cfg", TEXT, TEXT_PROJECTION, where)
+    node["max_length"] = node.pop("context_length")
+    given = config["text_cfg"]
+    bias = None if given.get("proj_type") == "none" else bool(given.get("proj_bias"))
+    table = [rule._replace(theirs=find_text(names) + rule.theirs) for rule in _list_text(bias)]
+    return TowerRead(TEXT_TOWER | {"variant": "b"} | node, bias, table)
+
+
+def _list_text(bias: bool | None) -> list[Rule]:
+    """Returns the table of the text tower; its projection is a matrix unless it has a bias."""
+    kind = "linear" if bias else "matrix"
+    return [*dual_encoder.OPEN_CLIP_TEXT, Rule("project_text", "text_projection", kind)]
+
+
+def read_edge(size: Any, name: str, where: str) -> int:
+    """Returns the edge of a square, given as one number or as two."""
+    edge = size[0] if isinstance(size, list) and len(set(size)) == 1 else size
+    if not isinstance(edge, int):
+        raise WeightsMismatch(f"{where}: {name} = {size!r:.50}; only square ones can be read")
+    return edge
 
 
 def _read_tower(
-    config: Mapping[str, Any], part: str, known: Mapping[str, Any], quick: bool, where: str
+    config: Mapping[str, Any],
+    part: str,
+    known: Mapping[str, Any],
+    more: Mapping[str, Any],
+    where: str,
 ) -> dict[str, Any]:
-    """Reads what both towers have, by our names; what only one of them has keeps its name."""
-    given = {k: v for k, v in (config.get(part) or {}).items() if v is not None}
-    for name in ("timm_model_name", "hf_model_name"):
-        if given.get(name):
-            raise WeightsMismatch(
-                f"{where}: {part}.{name} = {given[name]!r}: towers that open_clip takes from "
-                f"another library cannot be read, only its own vision and text transformers"
-            )
+    """Reads what both towers have, by our names; what only one of them has keeps its name.
+
+    `more` has the values of settings that are read elsewhere.
+    """
+    given = {k: v for k, v in config[part].items() if v is not None}
     for name, value in given.items():
         if name in known or WITHOUT_EFFECT.fullmatch(name):
             continue
-        allowed = POOL[part] if name == "pool_type" else (ONLY[name],) if name in ONLY else ()
+        allowed = {"pool_type": POOL[part], **more}.get(name, (ONLY[name],) if name in ONLY else ())
         if value not in allowed:
             wanted = f", only {' or '.join(map(repr, allowed))}" if allowed else ""
             raise WeightsMismatch(f"{where}: {part}.{name} = {value!r} is not supported{wanted}")
@@ -153,6 +184,7 @@ def _read_tower(
             raise WeightsMismatch(f"{where}: {part}.{name} = {values[name]!r:.50} is no number")
     values["depth"] = values.pop("layers")
     values["mlp_dim"] = int(values["width"] * values.pop("mlp_ratio"))
+    quick = bool(config.get("quick_gelu"))
     values["activation"] = _read_activation(quick, values.pop("act_kwargs") or {}, where)
     values["layer_norm_eps"] = (values.pop("norm_kwargs") or {}).get("eps", 1e-5)
     return values
@@ -165,48 +197,44 @@ def _read_activation(quick: bool, arguments: Mapping[str, Any], where: str) -> s
     return ACTIVATIONS[quick, approximate]
 
 
-def write_config(pretrained: Pretrained) -> dict[str, Any]:
-    """Turns a model into `model_cfg`; an error lists what differs from CLIP's kind."""
-    if pretrained.kind != "dual":
-        raise WeightsMismatch(
-            f"open_clip has dual encoders only, and this is a tower for {pretrained.kind}s; "
-            f"--format=timm or --format=transformers may have it"
-        )
-    model = pretrained.model
-    image, text = architecture.settings(model.image), architecture.settings(model.text)
-    outside = {name: getattr(model, name) for name in DUAL}
-    parts = (
-        ("the image tower", image, IMAGE_TOWER),
-        ("the text tower", text, TEXT_TOWER),
-        ("the model", outside, DUAL),
-    )
-    faults = [
-        f"{what} needs {name}={value!r}, it has {settings.get(name)!r}"
-        for what, settings, needed in parts
-        for name, value in _compare(settings, needed)
-    ]
-    quick = image.get("activation") == "quick_gelu"
-    if quick != (text.get("activation") == "quick_gelu"):
-        faults.append("both towers must have quick_gelu, or neither")
-    if faults:
-        raise WeightsMismatch(
-            "open_clip has no such dual encoder:\n"
-            + "\n".join(f"  {fault}" for fault in faults)
-            + "\n--format=big_align keeps every model"
-        )
-    vision_cfg = _write_tower(image) | {
-        "head_width": image["width"] // image["heads"],
-        "patch_size": int(image["variant"].split("/")[1]),
+def write_image(pretrained: Pretrained) -> TowerWritten:
+    """Describes an image tower that is open_clip's own; an error lists what is not."""
+    settings, model = architecture.settings(pretrained.model.image), pretrained.model
+    _check(settings, IMAGE_TOWER)
+    needed = {name: DUAL[name] for name in ("image_projection", "projection_bias")}
+    _check({name: getattr(model, name) for name in needed}, needed)
+    config = _write_tower(settings) | {
+        "head_width": settings["width"] // settings["heads"],
+        "patch_size": int(settings["variant"].split("/")[1]),
         "image_size": pretrained.image_size,
     }
-    text_cfg = _write_tower(text) | {
-        "heads": text["heads"],
-        "vocab_size": text["vocab_size"],
-        "context_length": text["max_length"],
+    quick = settings["activation"] == "quick_gelu"
+    return TowerWritten(config, dual_encoder.OPEN_CLIP_IMAGE, quick_gelu=quick)
+
+
+def write_text(pretrained: Pretrained) -> TowerWritten:
+    """Describes a text tower that is open_clip's own; an error lists what is not."""
+    settings, model = architecture.settings(pretrained.model.text), pretrained.model
+    _check(settings, TEXT_TOWER)
+    config = _write_tower(settings) | {
+        "heads": settings["heads"],
+        "vocab_size": settings["vocab_size"],
+        "context_length": settings["max_length"],
     }
-    embed_dim = model.embedding_dim or model.image.output_dim
-    towers = {"vision_cfg": vision_cfg, "text_cfg": text_cfg}
-    return {"embed_dim": embed_dim, "quick_gelu": quick} | towers
+    bias = model.projection_bias if model.text_projection else None
+    config |= {None: {"proj_type": "none"}, True: {"proj_bias": True}}.get(bias, {})
+    quick = settings["activation"] == "quick_gelu"
+    return TowerWritten(config, _list_text(bias), quick_gelu=quick)
+
+
+def _check(settings: Mapping[str, Any], needed: Mapping[str, Any]) -> None:
+    """Raises an error if settings are not what is needed."""
+    faults = [
+        f"it needs {name}={value!r}, not {settings.get(name)!r}"
+        for name, value in _compare(settings, needed)
+    ]
+    if faults:
+        raise WeightsMismatch("; ".join(faults))
 
 
 def _compare(settings: Mapping[str, Any], needed: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -283,3 +284,8 @@ def assemble(
     aside = sorted(name for name in left if not any(part in name for part in COMPUTED))
     kept = {name: np.asarray(weights[name]) for name in aside}
     return Pretrained(node, architecture.unflatten(flat), image_size, kept=kept, **more)
+
+
+def make_zeros(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes zeros that take no memory, of the shapes and types of arrays or of what has them."""
+    return jax.tree.map(lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), variables)

@@ -26,6 +26,9 @@ DEFAULTS = {
 ENDS = {"wordpiece": "[SEP]", "clip": clip_tokenizer.END, "roberta": END}
 """The token that ends every text."""
 
+PADDINGS = {"wordpiece": "[PAD]", "roberta": PAD}
+"""The token that fills up a text; CLIP's tokenizer has none, and ours fills up with 0."""
+
 SETTINGS = {
     "wordpiece": {
         "tokenizer_class": "BertTokenizer",
@@ -151,6 +154,15 @@ def _read_vocabulary(tokenizer: Mapping[str, Any]) -> tuple[list[str], list[tupl
 
 def find_end(tokenizer: Mapping[str, Any]) -> int | None:
     """Returns the id that ends every text; None for a tokenizer without one."""
-    if tokenizer["name"] not in ENDS:
-        return None
-    return _read_vocabulary(tokenizer)[0].index(ENDS[tokenizer["name"]])
+    return _find_id(tokenizer, ENDS)
+
+
+def find_padding(tokenizer: Mapping[str, Any]) -> int | None:
+    """Returns the id that fills up a text; None for a tokenizer without one."""
+    return _find_id(tokenizer, PADDINGS)
+
+
+def _find_id(tokenizer: Mapping[str, Any], pieces: Mapping[str, str]) -> int | None:
+    """Returns the id of the piece that is listed for a tokenizer."""
+    name = tokenizer["name"]
+    return _read_vocabulary(tokenizer)[0].index(pieces[name]) if name in pieces else None

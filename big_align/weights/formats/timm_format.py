@@ -31,10 +31,10 @@ CROP = 0.875
 
 def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
     """Returns whether a folder or a file of weights is one of timm."""
-    return any(family.mark in names for family in FAMILIES) or _read_config(path) is not None
+    return any(family.mark in names for family in FAMILIES) or read_config(path) is not None
 
 
-def _read_config(folder: pathlib.Path) -> dict[str, Any] | None:
+def read_config(folder: pathlib.Path) -> dict[str, Any] | None:
     """Returns `config.json`, or None if the folder is not timm's."""
     config = read_json(folder / "config.json")
     if not isinstance(config.get("architecture"), str):
@@ -52,7 +52,7 @@ def read(path: pathlib.Path) -> Pretrained:
     its epsilon 1e-5 if `norm_pre` indicates CLIP's and 1e-6 otherwise; an EfficientNet is one of
     TensorFlow's (`tf_`), whose padding and epsilon differ from those of timm's own.
     """
-    config = _read_config(path) if path.is_dir() else None
+    config = read_config(path) if path.is_dir() else None
     stated, seen = NOTHING_STATED, None
     if config:
         name, arguments = config["architecture"].split(".")[0], config.get("model_args") or {}
@@ -71,6 +71,26 @@ def read_state_dict(
 ) -> Pretrained:
     """Reads the tower that a state dict's names and shapes, and what a config states, describe."""
     shapes = {name: array.shape for name, array in weights.arrays.items()}
+    family, node, size = read_tower(shapes, stated, where)
+    names = {family.classifier, family.classifier.split(".")[0]}  # also in original files
+    heads = [f"{name}.{leaf}" for name in names for leaf in ("weight", "bias")]
+    original = "layers.0.downsample.norm.weight" in shapes
+    return assemble(
+        node,
+        ORIGINAL_SWIN if original else family.table,
+        weights,
+        image_size=size,
+        where=where,
+        source="timm",
+        unused=(*BUFFERS, *heads),
+        preprocessing=preprocessing,
+    )
+
+
+def read_tower(
+    shapes: Mapping[str, Any], stated: TimmConfig, where: str
+) -> tuple[TimmFamily, dict[str, Any], int]:
+    """Returns what the names and shapes of arrays are: the family, the node, the size of images."""
     family = _find_family(shapes, stated, where)
     try:
         node, size = family.read(shapes, stated)
@@ -80,19 +100,7 @@ def read_state_dict(
         ) from error
     except WeightsMismatch as error:
         raise WeightsMismatch(f"{where}: {error}") from error
-    names = {family.classifier, family.classifier.split(".")[0]}  # also in original files
-    heads = [f"{name}.{leaf}" for name in names for leaf in ("weight", "bias")]
-    original = "layers.0.downsample.norm.weight" in shapes
-    return assemble(
-        {"name": family.tower} | node,
-        ORIGINAL_SWIN if original else family.table,
-        weights,
-        image_size=size,
-        where=where,
-        source="timm",
-        unused=(*BUFFERS, *heads),
-        preprocessing=preprocessing,
-    )
+    return family, {"name": family.tower} | node, size
 
 
 def _find_family(shapes: Mapping[str, Any], stated: TimmConfig, where: str) -> TimmFamily:
@@ -144,6 +152,17 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
 
     A classifier that was read from timm is written again.
     """
+    family, config = write_config(pretrained)
+    weights = architecture.give(pretrained.entries(family.table), pretrained.flat)
+    allowed = {name for name in weights if name.endswith(COUNTER)}
+    allowed |= {f"{family.classifier}.weight", f"{family.classifier}.bias"}
+    kept = pretrained.kept_for("timm")
+    weights |= {name: array for name, array in kept.items() if name in allowed}
+    return {"config.json": config, "model.safetensors": weights}
+
+
+def write_config(pretrained: Pretrained) -> tuple[TimmFamily, dict[str, Any]]:
+    """Returns the kind of tower in timm, and `config.json`."""
     if pretrained.embeds("image") and pretrained.kind == "dual":
         raise WeightsMismatch(
             "timm has image towers only: write that of this dual encoder with --part=image, in "
@@ -158,31 +177,23 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
     for name, value in family.needs.items():
         if settings[name] != value:
             raise WeightsMismatch(
-                f"timm's {family.tower} needs {name}={value!r}, the model has {settings[name]!r}; "
-                f"--format=big_align keeps every model"
+                f"timm's {family.tower} needs {name}={value!r}, the model has {settings[name]!r}"
             )
     architecture_name, arguments = family.write(settings, pretrained.image_size)
-
-    weights = architecture.give(pretrained.entries(family.table), pretrained.flat)
-    allowed = {name for name in weights if name.endswith(COUNTER)}
-    allowed |= {f"{family.classifier}.weight", f"{family.classifier}.bias"}
-    kept = pretrained.kept_for("timm")
-    weights |= {name: array for name, array in kept.items() if name in allowed}
-    classifier = weights.get(f"{family.classifier}.weight", ())
+    classifier = pretrained.kept_for("timm").get(f"{family.classifier}.weight", ())
     about = {
         "fixed_input_size": family.fixed_size,
         "num_classes": len(classifier),
         "first_conv": family.first,
         "classifier": family.classifier,
     }
-    config = {
+    return family, {
         "architecture": architecture_name,
         "num_classes": len(classifier),
         "num_features": pretrained.model.output_dim,
         "model_args": arguments,
         "pretrained_cfg": _write_preprocessing(pretrained, family.fixed_size) | about,
     }
-    return {"config.json": config, "model.safetensors": weights}
 
 
 def _write_preprocessing(pretrained: Pretrained, fixed_size: bool) -> dict[str, Any]:

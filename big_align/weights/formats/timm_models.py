@@ -52,7 +52,7 @@ class TimmFamily(NamedTuple):
     write: Callable[[Settings, int], tuple[str, dict[str, Any]]]
 
 
-def _count(shapes: Shapes, pattern: str) -> int:
+def count(shapes: Shapes, pattern: str) -> int:
     """Returns one more than the largest number at a place in the names; 0 if none has one."""
     matches = (re.match(pattern, name) for name in shapes)
     number = max((int(match[1]) + 1 for match in matches if match), default=0)
@@ -167,7 +167,7 @@ def _read_vit(shapes: Shapes, config: TimmConfig) -> tuple[dict[str, Any], int]:
     node = {
         "variant": f"b/{patch}",
         "width": width,
-        "depth": _count(shapes, r"blocks\.(\d+)\."),
+        "depth": count(shapes, r"blocks\.(\d+)\."),
         "mlp_dim": shapes["blocks.0.mlp.fc1.weight"][0],
         "heads": heads,
         "pool": pool,

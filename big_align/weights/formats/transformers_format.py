@@ -170,10 +170,7 @@ def _strip(weights: WeightFile, family: TransformersFamily) -> None:
 def write(pretrained: Pretrained) -> dict[str, Any]:
     """Makes the files of a folder that transformers opens."""
     make = _write_dual if pretrained.kind == "dual" else _write_tower
-    try:
-        config, table, fillers, scale = make(pretrained)
-    except WeightsMismatch as error:
-        raise WeightsMismatch(f"{error}\n--format=big_align keeps every model") from error
+    config, table, fillers, scale = make(pretrained)
     weights = architecture.give(pretrained.entries(table), pretrained.flat)
     # The temperature may have been trained since it was kept.
     arrays = fillers | pretrained.kept_for("transformers") | weights | scale
@@ -199,7 +196,7 @@ def _write_tower(pretrained: Pretrained) -> tuple[dict, Sequence[Rule], dict, di
     names = [name for name in FAMILIES if not name.startswith("align")]
     # BertModel returns all tokens; files of their own say how they are pooled.
     model = pretrained.model.clone(pool="cls") if _pools_mean(pretrained) else pretrained.model
-    name, config = _describe(model, names, pretrained.image_size)
+    name, config = describe(model, names, pretrained.image_size)
     _tell_end(config, pretrained.tokenizer)
     family = FAMILIES[name]
     table = prefix_table(family.table, "", family.prefix)
@@ -248,7 +245,7 @@ def _describe_dual(dual: Dual, pretrained: Pretrained) -> tuple[dict[str, Any], 
     configs = []
     for tower, name, size in towers:
         try:
-            configs.append(_describe(tower, [name], size)[1])
+            configs.append(describe(tower, [name], size)[1])
         except WeightsMismatch as error:
             faults.append(str(error))
     if faults:
@@ -256,7 +253,7 @@ def _describe_dual(dual: Dual, pretrained: Pretrained) -> tuple[dict[str, Any], 
     return configs[0], configs[1]
 
 
-def _describe(
+def describe(
     tower: nn.Module, names: Sequence[str], image_size: int | None
 ) -> tuple[str, dict[str, Any]]:
     """Returns the first of several model types that fits a tower, and its config."""

@@ -16,9 +16,9 @@ CLIP = [
     Rule("project_text", "text_projection", "bare linear"),
 ]
 
-OPEN_CLIP = [
+OPEN_CLIP_IMAGE = [
     *prefix_table(vit.OPEN_CLIP, "image/", "visual."),
-    *prefix_table(clip_text.OPEN_CLIP, "text/", ""),
     Rule("project_image", "visual.proj", "matrix"),
-    Rule("project_text", "text_projection", "matrix"),
 ]
+
+OPEN_CLIP_TEXT = prefix_table(clip_text.OPEN_CLIP, "text/", "")
