@@ -5,6 +5,7 @@ import functools
 import math
 import pathlib
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jinja2
@@ -16,7 +17,7 @@ from big_align.pages.plots.shades import shade_confusion
 
 LONG = 16
 """Characters of a word that is broken only if a line has no room for it."""
-JOINTS = re.compile(r"(?<=[/=|,])(?=\S)|(?<=[_.-])(?=[^\W\d])")
+JOINTS = re.compile(r"(?<=[/=|,])(?=\S)|(?<=[_-])(?=[^\W\d])|(?<=\.)(?=[^\W\d]\w{3})")
 """Where longer words may be broken: after the signs that join the parts of names."""
 
 
@@ -53,7 +54,7 @@ def _make_environment() -> jinja2.Environment:
         "percent": format_percent,
         "joints": mark_joints,
         "picture": encode_image,
-        "shades": lambda counts: shade_confusion(np.array(counts)).round(3).tolist(),
+        "shades": lambda counts: counts and shade_confusion(np.array(counts)).round(3).tolist(),
     }
     return made
 
@@ -81,6 +82,11 @@ def format_number(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
+
+
+def format_source(node: Mapping[str, Any]) -> str:
+    """Formats the fields of a source in a config, except what is empty or off."""
+    return " ".join(f"{k}={v}" for k, v in node.items() if v or type(v) in (int, float))
 
 
 def format_percent(part: float | int, total: float | int = 1) -> str:

@@ -44,6 +44,7 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
     """Looks at every part of the data, prints the numbers and writes the page."""
     from big_align.config.overrides import load_config
     from big_align.pages import data_page
+    from big_align.pages.rendering import format_source
     from big_align.runs import build, dataset
     from big_align.runs.initial_weights import take_settings
     from big_align.runs.own_vocabulary import take_vocabulary
@@ -57,7 +58,7 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
     found = []
     for name, part in dataset.read_parts(config).items():
         source = dataset.open_source(part)
-        fields = " ".join(f"{k}={v}" for k, v in part.source.items() if v not in (None, ""))
+        fields = format_source(part.source)
         held = part.loader.get("hold_out") or 0
         fields += f"; without the {100 * held:g}% that are held out" if held else ""
         report = _inspect_part(config, part, source, tokenizer, options)

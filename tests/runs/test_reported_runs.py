@@ -65,6 +65,8 @@ def test_pictures_are_of_what_was_evaluated(finished):
     counts = np.array(pictures["exhibits"]["digits"][0]["counts"])
     assert pictures["step"] == 4 and counts.sum() == 360
     assert np.trace(counts) / 360 == pytest.approx(results["digits/top1"])
+    (examples,) = pictures["data"]["first batch"]
+    assert all(row["query"]["image"] and row["found"] for row in examples["rows"])
 
 
 @pytest.mark.slow

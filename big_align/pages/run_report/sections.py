@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from big_align.pages.charts import COLORS, Drawing, Series, draw_chart
-from big_align.pages.rendering import Tile, format_number, format_time
+from big_align.pages.rendering import Tile, format_number, format_source, format_time
 from big_align.pages.run_report import starts
 from big_align.pages.run_report.run_record import RunRecord
 from big_align.training.logs.directions import (
@@ -142,17 +142,13 @@ def list_data(record: RunRecord) -> Iterator[list[str]]:
     for name, part in parts.items():
         where = "training" if name == "training" else f"training: {name}"
         count = "" if len(parts) > 1 or total is None else f"{total:,}"
-        yield [where, count, _describe_source(part.get("source") or {})]
+        yield [where, count, format_source(part.get("source") or {})]
     if len(parts) > 1 and total is not None:
         yield ["training, all parts", f"{total:,}", ""]
     for name, node in (record.config.get("evaluators") or {}).items():
         count = counts.get(name)
-        source = _describe_source((node or {}).get("source") or {})
+        source = format_source((node or {}).get("source") or {})
         yield [f"{name} ({node.get('name')})", "" if count is None else f"{count:,}", source]
-
-
-def _describe_source(node: Mapping[str, Any]) -> str:
-    return " ".join(f"{k}={v}" for k, v in node.items() if v or type(v) in (int, float))
 
 
 def list_machine(start: Mapping[str, Any]) -> Iterator[list[str]]:
