@@ -43,6 +43,7 @@ def main() -> None:
     evaluating = MODE.value == "eval"
     if DISTRIBUTED.value:
         processes.join_processes(takes_requests=not evaluating)
+    from big_align.pages.run_report import report
     from big_align.parallel.distributed import agreement
     from big_align.runs import evaluate, train
     from big_align.training import profiling
@@ -59,6 +60,7 @@ def main() -> None:
         if command_line.chosen_checkpoint() is not None:
             raise UserError("--checkpoint is for --mode=eval; training goes on from the newest")
         train.run(config, workdir, steps, command_line.describe_command())
+        report.print_uses(workdir)
 
 
 if __name__ == "__main__":

@@ -104,5 +104,5 @@ def _find_pairs(path: str, name: str | None, fields: tuple[str, ...], number: st
         told = str(error).replace("--source_argument=", "").replace("--source_name", "source")
         raise UserError(re.sub(r"--source[=.]", "", told)) from error
     count = int(number or source.shard_sizes.sum())
-    print(f"{path}: {count:,} examples of source={kind}; another name says otherwise")
+    print(f"{path}: {count:,} examples, read as source={kind} (source=NAME says otherwise)")
     return Pairs(node, count)

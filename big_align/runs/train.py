@@ -18,6 +18,7 @@ from clu import parameter_overview
 from jax.sharding import Mesh
 
 from big_align.config.components.signatures import make
+from big_align.config.components.tables import TOWERS
 from big_align.config.kept_files import keep_files
 from big_align.config.overrides import read_given
 from big_align.core import whole_files
@@ -44,6 +45,7 @@ from big_align.runs.evaluate import describe_evaluators, evaluate_all
 from big_align.runs.initial_weights import create_state, take_settings
 from big_align.runs.own_vocabulary import take_vocabulary
 from big_align.runs.program import Program, build_program
+from big_align.runs.workdir import outline_model
 from big_align.training.health.rewinds import HEALTH, REWIND, Health
 from big_align.training.logs.directions import collect_said
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog
@@ -57,6 +59,7 @@ from big_align.training.saving.ownership import own
 from big_align.training.saving.step_folders import read_record
 from big_align.training.state import TrainState
 from big_align.training.stopping import StopSignals
+from big_align.weights.api import list_formats, tell_formats
 
 PREPARING = "stopped on request before the first step; the same command continues"
 
@@ -84,6 +87,23 @@ def _leave_description(
     print(f"{sum(parts.values()):,} parameters; each one is listed in {folder}/parameters.txt")
     for name, count in parts.items():
         print(f"  {name:<24} {count:>14,}")
+
+
+def _tell_formats(
+    config: Any, tokenizer: Tokenizer, state: TrainState, workdir: str
+) -> dict[str, str]:
+    """Returns where the model opens, as `list_formats` does, and says it before a fresh run trains.
+
+    Towers from elsewhere open nowhere but here.
+    """
+    nodes = {part: config.model.get(part) for part in TOWERS}
+    known = all(node["name"] in TOWERS[part] for part, node in nodes.items() if node)
+    if jax.process_index() != 0 or "model" not in state.params or not known:
+        return {}
+    model = outline_model(config, tokenizer, state.params, state.model_state, workdir)
+    if not int(state.step) and os.path.basename(workdir) != FIRST:
+        print("\n".join(tell_formats(model)))
+    return list_formats(model)
 
 
 def _count_examples(
@@ -236,6 +256,7 @@ def _run_on(
         program = build_program(config, built.mesh, built.objective, example)
         state = _restore_or_create(config, workdir, built, program, checkpointer, loader, clock)
         facts = {"examples": _count_examples(loader, built.evaluators), **(command or {})}
+        facts["formats"] = _tell_formats(config, built.tokenizer, state, workdir)
         _leave_description(workdir, given, state, facts)
         health = _build_health(config, workdir, state, built, loader, checkpointer)
         profiler = Profiler(workdir, profile, int(state.step), config.total_steps)

@@ -261,7 +261,8 @@ def write_source_flags(node: Node) -> str:
     target = signatures.lookup(node.get("name"), tables.SOURCES, "--source_name")
     settable = signatures.list_settable(target)
     first, *others = settable
-    values = {k: node[k] for k in others if node.get(k) not in (None, settable[k].default)}
+    given = {k: tuple(v) if isinstance(v := node.get(k), list) else v for k in others}
+    values = {k: v for k, v in given.items() if v not in (None, settable[k].default)}
     flags = [f"--source={node.get(first) or first.upper()}", f"--source_name={node['name']}"]
     flags += [f"--source_argument={name}={value}" for name, value in values.items()]
     return " ".join(map(shlex.quote, flags))

@@ -85,6 +85,7 @@ START = {
     "time?": _is_time,
     "step?": int,
     "parameters?": {"*": int},
+    "formats?": {"*": str},
     "examples?": {"*": int | None},
     "versions?": {"*": str},
     "devices?": {"count?": int, "processes?": int, "*": Any},

@@ -42,6 +42,15 @@ def refresh_report(workdir: str) -> None:
         print(f"warning: no report: {type(error).__name__}: {error}", file=sys.stderr)
 
 
+def print_uses(workdir: str) -> None:
+    """Prints the commands that use the model of a finished run, from its first process."""
+    import jax
+
+    if jax.process_index() == 0:
+        uses = sections.list_uses(read_record(workdir))
+        print("\n".join(["next:", *(f"  {command}" for command in uses.values())]))
+
+
 def describe_run(record: RunRecord) -> str:
     """Returns the page about one run."""
     config, _ = record.find_changes()

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from big_align.config.components.source_flags import write_source_flags
+from big_align.core.errors import UserError
 from big_align.pages.charts import COLORS, Drawing, Series, draw_chart
 from big_align.pages.rendering import Tile, format_number, format_source, format_time
 from big_align.pages.run_report import starts
@@ -21,6 +23,7 @@ from big_align.training.logs.directions import (
 )
 from big_align.training.logs.phases import PHASES
 
+TOOL = "python -m big_align.tools"
 UNDRAWN = {"step_seconds", "data_wait_seconds", "device_flops_per_second", "goodput", "epoch"}
 """Numbers of training for which no curve is drawn."""
 
@@ -203,7 +206,7 @@ def list_time(record: RunRecord) -> list[tuple[str, float, float]]:
 
 
 def list_commands(record: RunRecord) -> dict[str, str]:
-    """Returns the commands that continue, evaluate, export and compare the run."""
+    """Returns the commands that continue, evaluate, use and compare the run."""
     folder = shlex.quote(record.workdir)
     commands = {}
     if command := record.last_start.get("command"):
@@ -215,9 +218,28 @@ def list_commands(record: RunRecord) -> dict[str, str]:
         commands["Evaluate"] = shlex.join([*words[:place], "--mode=eval", *words[place:]])
         if finished:
             commands[more] += f" --config.total_steps={2 * record.total_steps}"
-    tool = "python -m big_align.tools"
-    commands["Export"] = f"{tool}.convert --input={folder} --output=exported --format=big_align"
-    commands["Write this page again"] = f"{tool}.report --workdir={folder}"
-    other = f"{tool}.report --workdir={folder} --workdir=OTHER --output=compared.html"
+    commands |= list_uses(record)
+    commands["Write this page again"] = f"{TOOL}.report --workdir={folder}"
+    other = f"{TOOL}.report --workdir={folder} --workdir=OTHER --output=compared.html"
     commands["Compare with another run"] = other
+    return commands
+
+
+def list_uses(record: RunRecord) -> dict[str, str]:
+    """Returns the commands that use the model of a run: classify, search, export."""
+    folder, config = shlex.quote(record.workdir), record.config
+    formats, commands = record.last_start.get("formats") or {}, {}
+    if ((config.get("model") or {}).get("text") or {}).get("name"):
+        commands["Classify"] = f"{TOOL}.classify --model={folder} --names='a dog,a cat' PHOTO.jpg"
+    source = (config.get("data") or {}).get("source")
+    try:
+        flags = write_source_flags(source) if source else "--source='photos/**/*.jpg'"
+    except UserError:  # a source from elsewhere, or a record of another version
+        flags = "--source='photos/**/*.jpg'"
+    index = shlex.quote(f"{record.workdir.rstrip('/')}/index")
+    commands["Index"] = f"{TOOL}.index --model={folder} {flags} --output={index}"
+    commands["Search in a browser"] = f"{TOOL}.serve --index={index}"
+    opened = [name for name in ("transformers", "open_clip") if formats.get(name) == ""]
+    format = next(iter(opened), "big_align")
+    commands["Export"] = f"{TOOL}.convert --input={folder} --output=exported --format={format}"
     return commands
