@@ -69,7 +69,7 @@ def split_argument(arg: str, own: Collection[str]) -> tuple[dict[str, str], "Pai
     Raises:
       UserError: nothing that can be read is there.
     """
-    parts = [part for part in arg.split(",") if part]
+    parts = [part for part in re.split(r",(?![^{]*\})", arg) if part]  # none of those in braces
     named = [part for part in parts if re.match(r"[a-z_]+=", part)]
     path = ",".join(part for part in parts if part not in named)
     given = dict(part.split("=", 1) for part in named)

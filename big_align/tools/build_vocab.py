@@ -4,8 +4,8 @@ For example:
   python -m big_align.tools.build_vocab --source='data/train-*.tar' \\
       --source_argument=caption=json.captions --size=100000 --output=vocabulary.txt
   python -m big_align.tools.build_vocab --source=captions.txt --output=vocabulary.txt
-  python -m big_align.tools.build_vocab --config=configs/own_pairs.py \\
-      --config.data.source.path='data/pairs-*.tar' --output=data/vocabulary.txt
+  python -m big_align.tools.build_vocab \\
+      --config=configs/own_pairs.py:'data/pairs-*.tar',start=scratch --output=data/vocabulary.txt
   python -m big_align.tools.build_vocab --source='data/train-*.tar' --temperature=5 \\
       --source_argument=caption='json.{en,de}' --size=250000 --output=vocabulary.txt
   python -m big_align.tools.build_vocab --source='data/train-*.tar' --runner=DirectRunner \\

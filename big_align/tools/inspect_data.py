@@ -1,9 +1,9 @@
 """Inspects the training data of a config as the loader sees it, and writes a page about it.
 
 For example:
-  python -m big_align.tools.inspect_data --config=configs/own_pairs.py:cores=2 \\
-      --config.data.source.path='data/pairs-*.tar' --output=data.html
-  python -m big_align.tools.inspect_data --config=configs/own_pairs.py --examples=all
+  python -m big_align.tools.inspect_data --config=configs/own_pairs.py:'data/pairs-*.tar' \\
+      --output=data.html
+  python -m big_align.tools.inspect_data --config=configs/own_pairs.py:photos/ --examples=all
 
 It reports the number of examples, broken examples by kind, image sizes, tokens per text, how many
 texts are truncated, and duplicates. The page is a single file, and shows pictures after the
