@@ -38,7 +38,7 @@ from big_align.runs.build import FIRST
 from big_align.runs.cached_features import FOLDER as FEATURES
 from big_align.runs.cached_features import cache_features
 from big_align.runs.evaluate import describe_evaluators, evaluate_all
-from big_align.runs.initial_weights import create_state, take_settings
+from big_align.runs.initial_weights import create_state, fix_names, take_settings
 from big_align.runs.program import Program, build_program
 from big_align.training.health.rewinds import HEALTH, REWIND, Health
 from big_align.training.logs.directions import collect_said
@@ -146,7 +146,7 @@ def run(
     What can be mended is a UserError of `core.errors`. `Stopped` is raised on request, once the
     state is saved.
     """
-    config = take_settings(config, workdir)
+    config = take_settings(fix_names(config, workdir), workdir)
     check.check_config(config, workdir=workdir)
     use_cache(config.compilation_cache)
     folder, features = config.checkpoint.folder, config.cached_features

@@ -21,6 +21,8 @@ from big_align.weights.formats import (
     transformers_format,
 )
 from big_align.weights.formats.pretrained import Pretrained
+from big_align.weights.hub.download import fetch_repository
+from big_align.weights.hub.names import PREFIX, parse_name
 
 FORMATS: dict[str, ModuleType] = {
     "big_align": native_format,
@@ -32,10 +34,10 @@ FORMATS: dict[str, ModuleType] = {
 }
 """Each has write(pretrained)."""
 
-READ = (
-    *(native_format, transformers_format, open_clip_format, timm_format),
-    *(efficientnet_pytorch_format, swin_checkpoints),
-)
+FOLDERS = (native_format, transformers_format, open_clip_format, timm_format)
+"""Those of folders, which also have list_files(path, names), for what is fetched of a hub."""
+
+READ = (*FOLDERS, efficientnet_pytorch_format, swin_checkpoints)
 """Each has read(path), and recognize(path, names), which takes a folder and no names, or a file of
 weights and the names of its arrays."""
 
@@ -81,7 +83,8 @@ def read(path: str | os.PathLike) -> Pretrained:
       path: a folder of transformers, open_clip, timm or big_align, or a file of weights
         (`.safetensors`, `.pt`, `.bin`, `.pth`) with the names of timm, open_clip,
         efficientnet_pytorch, UniCL or MoBY. Pickled code is never run. `package:MODULE/PATTERN`
-        names one in an installed package.
+        names one in an installed package, and `hf-hub:OWNER/NAME`, perhaps with `@REVISION`, a
+        folder on Hugging Face's hub; so does `OWNER/NAME` if there is no folder OWNER here.
 
     Returns:
       The model; `.model` and `.variables` are what flax needs, `.preprocessing` and `.tokenizer`
@@ -89,13 +92,22 @@ def read(path: str | os.PathLike) -> Pretrained:
 
     Raises:
       FileNotFoundError: there is nothing at the path.
+      HubError: the hub does not give the repository, or not now.
       WeightsMismatch: the weights are not those of the model that the files describe, or the model
         has no counterpart.
       WeightFileError: a file is damaged or is not what its name says.
     """
+    if name := parse_name(path):
+        with explained(pathlib.Path(str(name))):
+            path = fetch_repository(name, FOLDERS)
     path = pathlib.Path(locate(path)).expanduser()
     if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such file or folder")
+        bare = (
+            ""
+            if "/" in str(path) or path.suffix
+            else f"; a repository of a hub is {PREFIX}OWNER/NAME"
+        )
+        raise FileNotFoundError(f"{path}: there is no such file or folder{bare}")
     with explained(path):
         names = list_names(path)
         for module in READ:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from big_align.weights.arrays.weight_files import open_weights
+from big_align.weights.arrays.weight_files import choose_file, open_weights
 from big_align.weights.formats import architecture, text_files
 from big_align.weights.formats.open_clip_configs import (
     find_text,
@@ -40,6 +40,12 @@ def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
     """Returns whether a folder or a file of weights is one of open_clip."""
     own = {"visual.conv1.weight", f"{find_text(names)}ln_final.weight"}
     return own <= set(names) or _find_config(path) is not None
+
+
+def list_files(path: pathlib.Path, names: Collection[str]) -> list[str]:
+    """Lists what `read` reads, of the files that a folder has or a repository would give it."""
+    weights = [WEIGHTS] if WEIGHTS in names else choose_file(names)
+    return [CONFIG, "config.json", *text_files.FILES, *weights]
 
 
 def _find_config(folder: pathlib.Path) -> dict[str, Any] | None:
