@@ -48,7 +48,7 @@ def call(what: str, function: Callable[..., Any], *args: Any, **options: Any) ->
                 raise
             if pause is None or find_status(error) not in PASSING:
                 raise HubError(f"{what}: {tell(error)}", find_status(error)) from error
-            time.sleep(min(_find_pause(error) or pause, LONGEST_PAUSE))
+            time.sleep(min(find_pause(error) or pause, LONGEST_PAUSE))
 
 
 def is_of_hub(error: BaseException) -> bool:
@@ -61,22 +61,36 @@ def find_status(error: BaseException) -> int:
     return getattr(_find_response(error), "status_code", 0)
 
 
-def tell(error: BaseException) -> str:
-    """Returns what an error means and what would mend it, in one line."""
+def find_pause(error: BaseException) -> float | None:
+    """Returns for how many seconds a hub asks to wait; None if it does not."""
+    response = _find_response(error)
+    seconds = response.headers.get("Retry-After", "") if response is not None else ""
+    return float(seconds) if seconds.isdigit() else None
+
+
+def is_missing_file(error: BaseException) -> bool:
+    """Returns whether a repository is there, and a file or folder in it is not."""
+    response = _find_response(error)
+    return response is not None and response.headers.get("X-Error-Code") == "EntryNotFound"
+
+
+def tell(error: BaseException, cached: bool = True) -> str:
+    """Returns what an error means and what would mend it, in one line.
+
+    `cached` is whether the cache of the hub would have served what was asked for.
+    """
     hub = importlib.import_module("huggingface_hub.constants")
     response, fault = _find_response(error), _find_fault(error)
     if any(type(each).__name__ == "OfflineModeIsEnabled" for each in _follow(error)):
-        return (
-            f"HF_HUB_OFFLINE is set, and the cache, {hub.HF_HUB_CACHE}, does not have all of it: "
-            "fetch it once without this variable"
-        )
+        lacking = f"the cache, {hub.HF_HUB_CACHE}, does not have all of it: fetch it once without"
+        remedy = f"and {lacking} this variable" if cached else "but this is read from the hub"
+        return f"HF_HUB_OFFLINE is set, {remedy}"
     if response is not None:
         return _tell_answer(response, hub.ENDPOINT)
     if fault is not None:
-        return (
-            f"the connection to {hub.ENDPOINT} failed ({tell_in_a_line(fault)}), and the cache, "
-            f"{hub.HF_HUB_CACHE}, does not have all of it; the same command goes on from there"
-        )
+        told = f"the connection to {hub.ENDPOINT} failed ({tell_in_a_line(fault)})"
+        lacking = f"and the cache, {hub.HF_HUB_CACHE}, does not have all of it"
+        return f"{told}, {lacking}; the same command goes on from there" if cached else told
     return put_in_a_line(str(error))
 
 
@@ -135,9 +149,3 @@ def _find_fault(error: BaseException) -> BaseException | None:
         return None
     kinds = ((type(each).__module__, each) for each in _follow(error))
     return next((each for module, each in kinds if module.startswith(HTTP)), None)
-
-
-def _find_pause(error: BaseException) -> float | None:
-    response = _find_response(error)
-    seconds = response.headers.get("Retry-After", "") if response is not None else ""
-    return float(seconds) if seconds.isdigit() else None
