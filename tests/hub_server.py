@@ -288,7 +288,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise refuse(403, "", "You don't have the rights to create a model there")
         if (kind, id) in self.hub.repositories:
             raise Answer(409, {"error": "exists", "url": f"{self.hub.url}/{id}"})
-        self.hub.add(id, kind=kind).private = bool(wanted.get("private"))
+        self.hub.add(id, kind=kind).private = wanted.get("visibility") == "private"
         raise Answer(200, {"url": f"{self.hub.url}/{id}", "name": id})
 
     def validate(self):

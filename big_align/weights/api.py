@@ -47,6 +47,8 @@ OTHERS = ("transformers", "open_clip", "timm")
 TEXTS_ALONE = ("sentence_transformers",)
 """Formats that hold what embeds texts, with the projection, and nothing of images."""
 
+CARD = "README.md"
+
 LONGEST_MESSAGE = 5000
 """Characters; the content of a config may be of any length."""
 
@@ -120,7 +122,9 @@ def read(path: str | os.PathLike) -> Pretrained:
     )
 
 
-def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transformers") -> None:
+def save(
+    path: str | os.PathLike, pretrained: Pretrained, format: str = "transformers", card: str = ""
+) -> None:
     """Writes a folder that another library opens unchanged, or nothing if it cannot.
 
     Args:
@@ -129,6 +133,7 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
       format: "transformers", "open_clip", "timm", "big_align", "jax_export" or
         "sentence_transformers". "big_align" and "jax_export" hold any model, and the last one what
         embeds texts; the others take the tower of an image encoder, without its projection.
+      card: text of README.md in the folder, which no format reads; "" for no such file.
 
     Raises:
       WeightsMismatch: the format has no such model; the message says what does not fit.
@@ -157,4 +162,5 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
             "'resize_small(R)|central_crop(S)' and 'resize(R)|central_crop(S)'; format = "
             "'big_align' can, and big_align.load(..., transform=...) replaces them"
         )
-    write_folder(path, FORMATS[format].write(pretrained))
+    files = FORMATS[format].write(pretrained)
+    write_folder(path, files | ({CARD: card} if card else {}))

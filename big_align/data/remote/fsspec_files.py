@@ -27,7 +27,7 @@ class SendsNoParts(UserError, PermissionError):
     """A web server sends whole files alone, whatever the example; another try changes nothing."""
 
 
-class Refused(hub.HubError, PermissionError):
+class ClosedRepository(hub.HubError, PermissionError):
     """A hub does not give a whole repository, whatever file of it is asked for."""
 
 
@@ -200,7 +200,7 @@ def _translate_hub(path: str, error: Exception) -> Exception:
         return FileNotFoundError(told)
     if status == 416:
         return EOFError(path)
-    return Refused(told, status) if status in (401, 403, 404) else OSError(told)
+    return ClosedRepository(told, status) if status in (401, 403, 404) else OSError(told)
 
 
 def _is_of_http(error: BaseException | None) -> bool:

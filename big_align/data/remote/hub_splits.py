@@ -2,6 +2,7 @@
 
 import collections
 import fnmatch
+import pathlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from big_align.core.errors import FieldError, UserError, check_known
+from big_align.core.regular_files import read_regular
 from big_align.data.remote import hub
 
 CONVERTED = "refs/convert/parquet"
@@ -92,8 +94,7 @@ def _read_card(listing: Listing) -> Splits:
     library = hub.load_library(listing.id)
     options = {"repo_type": "dataset", "revision": listing.commit}
     path = hub.call(listing.id, library.hf_hub_download, listing.id, card, **options)
-    with open(path, encoding="utf-8", errors="replace") as file:
-        content = file.read()
+    content = read_regular(pathlib.Path(path)).decode(errors="replace")
     try:
         configs = library.DatasetCard(content, ignore_metadata_errors=True).data.get("configs")
     except ValueError:  # no YAML
