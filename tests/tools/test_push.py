@@ -2,6 +2,7 @@
 
 import re
 
+import huggingface_hub
 import numpy as np
 import pytest
 import yaml
@@ -49,7 +50,7 @@ def test_what_is_uploaded_is_loaded_back_equal(
     repository = hub.repositories["model", "somebody/model"]
     commit = repository.refs["main"]
     assert f"hf-hub:somebody/model@{commit}, at {hub.url}" in capsys.readouterr().out
-    assert repository.private
+    assert repository.private and any("validate-yaml" in each.path for each in hub.log)
     assert set(repository.commits[commit]) == {path.name for path in out.iterdir()}
     loaded = weights.read("somebody/model")
     assert_same(loaded, weights.read(out))
@@ -66,11 +67,13 @@ def read_card(text):
 
 
 @pytest.mark.slow
-def test_the_card_of_a_run_says_how_it_was_trained_and_measured(tmp_path, capsys):
+def test_the_card_of_a_run_says_how_it_was_trained_and_measured(hub, tmp_path, capsys):
     config = load_config(str(ROOT / "tests/tiny_config.py"), "--config.data.source.split=train")
     numbers = train.run(config, str(tmp_path / "run"))
     assert push(tmp_path / "run", tmp_path / "out", "--format=big_align") == 0
-    head, body = read_card((tmp_path / "out/README.md").read_text())
+    text = (tmp_path / "out/README.md").read_text()
+    huggingface_hub.ModelCard(text).validate()
+    head, body = read_card(text)
     assert head["library_name"] == "big_align" and "license" not in head
     assert head["pipeline_tag"] == "zero-shot-image-classification"
     assert "- objective: align (" in body and "temperature 0.2" in body

@@ -195,7 +195,7 @@ def _translate(path: str, error: Exception) -> Exception:
 
 
 def _translate_hub(path: str, error: Exception) -> Exception:
-    status, told = hub.find_status(error), f"{path}: {hub.tell(error, cached=False)}"
+    status, told = hub.find_status(error), f"{path}: {hub.tell(error)}"
     if hub.is_missing_file(error):
         return FileNotFoundError(told)
     if status == 416:

@@ -1,5 +1,6 @@
 """What all readers of a hub share: its package, its retries, and its errors in one line."""
 
+import functools
 import importlib
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ def load_library(name: str) -> ModuleType:
         ) from error
 
 
-def call(what: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+def _call(cached: bool, what: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Calls a function of huggingface_hub; a HubError tells what has failed, in one line.
 
     What a hub refuses for now (429, 5xx) is tried again twice, or when it says; the library itself
@@ -47,8 +48,14 @@ def call(what: str, function: Callable[..., Any], *args: Any, **options: Any) ->
             if not is_of_hub(error):
                 raise
             if pause is None or find_status(error) not in PASSING:
-                raise HubError(f"{what}: {tell(error)}", find_status(error)) from error
+                told = tell(error, cached)
+                raise HubError(f"{what}: {told}", find_status(error)) from error
             time.sleep(min(find_pause(error) or pause, LONGEST_PAUSE))
+
+
+call = functools.partial(_call, False)
+call_cached = functools.partial(_call, True)
+"""For functions that take from the cache of the hub what is there."""
 
 
 def is_of_hub(error: BaseException) -> bool:
@@ -74,7 +81,7 @@ def is_missing_file(error: BaseException) -> bool:
     return response is not None and response.headers.get("X-Error-Code") == "EntryNotFound"
 
 
-def tell(error: BaseException, cached: bool = True) -> str:
+def tell(error: BaseException, cached: bool = False) -> str:
     """Returns what an error means and what would mend it, in one line.
 
     `cached` is whether the cache of the hub would have served what was asked for.

@@ -93,7 +93,7 @@ def _read_card(listing: Listing) -> Splits:
         return {}
     library = hub.load_library(listing.id)
     options = {"repo_type": "dataset", "revision": listing.commit}
-    path = hub.call(listing.id, library.hf_hub_download, listing.id, card, **options)
+    path = hub.call_cached(listing.id, library.hf_hub_download, listing.id, card, **options)
     content = read_regular(pathlib.Path(path)).decode(errors="replace")
     try:
         configs = library.DatasetCard(content, ignore_metadata_errors=True).data.get("configs")

@@ -69,7 +69,7 @@ def _fetch(name: HubName, files: Sequence[str], commit: str | None = None) -> pa
     patterns = [glob.escape(file) for file in files]
     options = {"allow_patterns": patterns, "tqdm_class": LateBar}
     options["revision"] = commit or name.revision or "main"
-    return pathlib.Path(hub.call(name.told, library.snapshot_download, name.id, **options))
+    return pathlib.Path(hub.call_cached(name.told, library.snapshot_download, name.id, **options))
 
 
 def _list_files(name: HubName, commit: str) -> Collection[str]:
@@ -81,4 +81,4 @@ def _list_files(name: HubName, commit: str) -> Collection[str]:
     except (AttributeError, library.errors.CachedRepoTreeNotFoundError):  # an earlier version
         pass
     api = library.HfApi()
-    return hub.call(name.told, api.list_repo_files, name.id, revision=commit)
+    return hub.call_cached(name.told, api.list_repo_files, name.id, revision=commit)

@@ -1,10 +1,8 @@
 """Exports to repositories of a hub."""
 
 import os
-import pathlib
 
 from big_align.core.errors import UserError
-from big_align.core.regular_files import read_regular
 from big_align.data.remote import hub
 from big_align.weights.hub.names import NAME, PREFIX
 
@@ -20,7 +18,7 @@ def check_target(name: str) -> str:
 
 
 def push_folder(folder: str | os.PathLike, id: str) -> str:
-    """Uploads a folder with its card, README.md, in a commit; returns where it is.
+    """Uploads a folder in a commit, after the hub has checked its card; returns where it is.
 
     A repository that is not there is made, as a private one.
 
@@ -29,10 +27,8 @@ def push_folder(folder: str | os.PathLike, id: str) -> str:
       UserError: the card is not one that the hub takes.
     """
     library = hub.load_library(id)
-    card = library.ModelCard(read_regular(pathlib.Path(folder, "README.md")).decode())
     api, message = library.HfApi(), "Upload an export of big_align"
     try:
-        hub.call(id, card.validate)
         hub.call(id, api.create_repo, id, private=True, exist_ok=True)
         done = hub.call(
             id, api.upload_folder, repo_id=id, folder_path=str(folder), commit_message=message
