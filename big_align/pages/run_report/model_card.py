@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from big_align.core.errors import UserError, put_in_a_line
@@ -21,6 +21,7 @@ LOADING = {
     "jax_export": 'huggingface_hub.snapshot_download("{name}")  # programs, and their weights',
     "big_align": 'big_align.load("hf-hub:{name}")',
 }
+LONGEST = 80  # characters of a value
 PRIVATE = ("path", "data", "data_dir", "images", "index_dir")
 """Fields of sources that say where files lie on the machines of the run."""
 
@@ -35,7 +36,7 @@ def write_card(name: str, format: str, pretrained: Pretrained, facts: str) -> st
       facts: the model in one line.
     """
     kind = TASKS.get(pretrained.kind, "sentence-similarity")
-    tags = "\n".join(f"- {tag}" for tag in ("big_align", "image-text", pretrained.kind))
+    tags = "\n".join(f"- {tag}" for tag in ("big_align", "image-text"))
     head = f"library_name: {LIBRARIES.get(format, format)}\npipeline_tag: {kind}\ntags:\n{tags}"
     parts = [
         f"---\n{head}\n# license: the license of the weights, which their owner fills in\n---",
@@ -49,6 +50,7 @@ def write_card(name: str, format: str, pretrained: Pretrained, facts: str) -> st
 
 
 def _list_loading(name: str, format: str) -> list[str]:
+    name = name if "/" in name else f"OWNER/{name}"
     module = LOADING[format].partition(".")[0]
     lines = [f"import {module}", "", f"model = {LOADING[format].format(name=name)}"]
     readable = format in ("open_clip", "timm", "transformers")
@@ -68,12 +70,16 @@ def _describe_run(pretrained: Pretrained) -> Iterator[str]:
     step = int(checkpoint.name)
     yield "## Training"
     yield "\n".join(f"- {line}" for line in _list_training(record, step))
-    rows = list(_list_evaluations(record, step))
-    if rows:
+    numbers = {
+        k: dict(values)[step] for k, values in record.evaluations.items() if step in dict(values)
+    }
+    if numbers:
         yield "## Evaluation"
         yield f"Of the exported state, at step {step:,}."
-        head = ["| number | value | examples | settings |", "|---|---|---|---|"]
-        yield "\n".join([*head, *(f"| {' | '.join(row)} |" for row in rows)])
+        named = dict.fromkeys(name.partition("/")[0] for name in numbers)
+        yield "\n".join(_list_evaluators(record, named))
+        rows = [f"| {name} | {format_number(value)} |" for name, value in numbers.items()]
+        yield "\n".join(["| number | value |", "|---|---|", *rows])
 
 
 def _list_training(record: RunRecord, step: int) -> Iterator[str]:
@@ -91,20 +97,17 @@ def _list_training(record: RunRecord, step: int) -> Iterator[str]:
             yield f"started from ({part}): `{path}`"
     for field in ("optimizer", "schedule"):
         node = dict(config.get(field) or {})
-        yield f"{field}: {_show(node.pop('name', ''))}{_list_fields(node)}"
+        name = f" {_show(node.pop('name'))}" if "name" in node else ""
+        yield f"{field}:{name}{_list_fields(node)}"
 
 
-def _list_evaluations(record: RunRecord, step: int) -> Iterator[list[str]]:
+def _list_evaluators(record: RunRecord, names: Iterable[str]) -> Iterator[str]:
+    """Yields each evaluator with its settings and the number of examples, its candidates."""
     counts, nodes = _count_examples(record), record.config.get("evaluators") or {}
-    for name, values in record.evaluations.items():
-        value = dict(values).get(step)
-        if value is None:
-            continue
-        evaluator = name.partition("/")[0]
-        node = dict(nodes.get(evaluator) or {})
-        told = f"{_show(node.pop('name', ''))}{_list_fields(node)}"
-        count = counts.get(evaluator)
-        yield [name, format_number(value), f"{count:,}" if count else "", told]
+    for name in names:
+        node = dict(nodes.get(name) or {})
+        count = f", {counts[name]:,} examples" if counts.get(name) else ""
+        yield f"- `{name}`: {_show(node.pop('name', 'benchmark'))}{count}{_list_fields(node)}"
 
 
 def _count_examples(record: RunRecord) -> Mapping[str, Any]:
@@ -125,6 +128,6 @@ def _list_fields(node: Mapping[str, Any]) -> str:
 
 
 def _show(value: Any) -> str:
-    """Returns a value of a config as it stands in a cell of a table."""
-    text = value if isinstance(value, str) else json.dumps(value)
-    return put_in_a_line(text)[:80].replace("|", "\\|")
+    """Returns a value of a config in one line, or the beginning of a long one."""
+    text = put_in_a_line(value if isinstance(value, str) else json.dumps(value))
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
