@@ -84,16 +84,19 @@ def fix_names(config: ConfigDict, folder: str) -> ConfigDict:
         if first := config.get("first"):
             config.first = fix_names(first, os.path.join(folder, build.FIRST))
         given = {part: config.init.get(part) for part in (*INIT, TEMPERATURE)}
-        named = {part: path for part, path in given.items() if path and parse_name(path)}
-        if named:
-            fixed = agreement.attempt("repositories", _fix, named, config, folder)
+        if given := {part: path for part, path in given.items() if path}:
+            fixed = agreement.attempt("repositories", _fix, given, config, folder)
             config.init.update(agreement.share("repositories", fixed))
     return config
 
 
-def _fix(named: dict[str, str], config: ConfigDict, folder: str) -> dict[str, str]:
-    """Returns what the paths of initial weights, by part, become; nothing but in process 0."""
-    if jax.process_index() != 0:
+def _fix(given: dict[str, str], config: ConfigDict, folder: str) -> dict[str, str]:
+    """Returns what those of the paths become that are names, by part.
+
+    Other processes than the first, on whose hosts other folders may lie, are not asked.
+    """
+    named = {part: path for part, path in given.items() if parse_name(path)}
+    if jax.process_index() != 0 or not named:
         return {}
     former, begun = restore.read_former(folder), False
     if former is not None:
