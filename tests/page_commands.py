@@ -37,6 +37,13 @@ NOT_RUN = {
         "python main.py --config=configs/quickstart.py --workdir=workdirs/quickstart"
         " --config.log.wandb=",
     ),
+    "needs a hub; tests/weights, tests/data and tests/tools do the same with one on loopback": (
+        "python -m big_align.tools.classify --model=openai/clip-vit-base-patch32",
+        "python -m big_align.tools.convert --input=workdirs/flickr8k --output=exported"
+        " --format=big_align --push_to=OWNER/NAME",
+        "python -m big_align.tools.build_vocab --source=OWNER/NAME",
+        "python main.py --config=configs/own_pairs.py --workdir=workdirs/hub",
+    ),
     "needs GPUs": (
         "launch/local.sh 8 -- python main.py --distributed --config=configs/align_b7.py",
         "RESTARTS=3 launch/local.sh 4 --",

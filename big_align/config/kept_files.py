@@ -41,6 +41,13 @@ def use_kept_files(workdir: str | os.PathLike, config: ConfigDict) -> None:
             node[field] = str(copy)
 
 
+def replace_missing(workdir: str | os.PathLike, config: ConfigDict) -> None:
+    """Makes a config name the copies of files that are gone, in place."""
+    for node, field, copy in list(_list_files(workdir, config)):
+        if copy.is_file() and not files.is_file(locate(node[field])):
+            node[field] = str(copy)
+
+
 def check_vocabulary(workdir: str | os.PathLike, config: ConfigDict) -> None:
     """Checks that the files of the tokenizer of a trained model exist; no others can be made."""
     fields = VOCABULARIES if config.tokenizer.get("name") in TOKENIZERS else ()

@@ -28,9 +28,9 @@ from big_align.pages.run_report.report import refresh_report
 from big_align.parallel.devices.compilation import use_cache
 from big_align.parallel.distributed import agreement
 from big_align.runs import build, check
-from big_align.runs.initial_weights import read_initial_weights, take_settings
-from big_align.runs.own_vocabulary import take_vocabulary
+from big_align.runs.initial_weights import read_initial_weights
 from big_align.runs.restore import load_weights
+from big_align.runs.settling import settle
 from big_align.training.logs.directions import FIELD, collect_said
 from big_align.training.logs.evaluations import EVALUATION, FILE, EvaluationLog
 from big_align.training.logs.metrics import format_table
@@ -166,7 +166,7 @@ def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
     The evaluators of the config determine what is measured, and its `init` the weights if there is
     no checkpoint. Returns numbers by `evaluator/name`.
     """
-    config = take_vocabulary(take_settings(config, workdir), workdir)
+    config = settle(config, workdir)
     check.check_config(config, training=False)
     use_cache(config.compilation_cache)
     tokenizer = build.build_tokenizer(config)

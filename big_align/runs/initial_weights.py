@@ -13,8 +13,9 @@ from ml_collections import ConfigDict
 
 from big_align.config.components.from_init import FROM_INIT
 from big_align.config.defaults import complete_config
+from big_align.config.kept_files import replace_missing
 from big_align.config.places import find_node
-from big_align.core.errors import ConfigError, WeightsMismatch, suggest
+from big_align.core.errors import ConfigError, WeightsMismatch, naming_field, suggest
 from big_align.core.module_paths import fits, split_path
 from big_align.core.nodes import Node
 from big_align.core.types import Objective, Params
@@ -26,7 +27,10 @@ from big_align.parallel.distributed import agreement
 from big_align.runs import build, dataset, restore, workdir
 from big_align.runs.program import Program
 from big_align.training.row_tables import Table, place_centers
+from big_align.training.saving.step_folders import find_folder, has_steps
 from big_align.training.state import TrainState, replace_weights
+from big_align.weights.hub.download import fix_revision
+from big_align.weights.hub.names import PREFIX, parse_name
 from big_align.weights.transfer.settings import (
     COLORS,
     PROJECTIONS,
@@ -62,9 +66,53 @@ def check_init(node: Node, objective: Objective, needed: bool) -> None:
             )
         if not path or not needed or (part, path) == (TEMPERATURE, "all"):
             continue
-        if not (os.path.exists(locate(path)) or workdir.recognize_workdir(Path(path))):
-            absent = f"{where}: there is no file, folder or workdir {path}: put weights there, name"
-            raise ConfigError(f"{absent} others, --{where}=PATH, or start fresh, --{where}=''")
+        if path.startswith(PREFIX) or os.path.exists(locate(path)):
+            continue
+        if not workdir.recognize_workdir(Path(path)):
+            raise ConfigError(
+                f"{where}: there is no file, folder or workdir {path}: put weights there, name "
+                f"others, --{where}=PATH or {PREFIX}OWNER/NAME, or start fresh, --{where}=''"
+            )
+
+
+def fix_names(config: ConfigDict, folder: str) -> ConfigDict:
+    """Returns a config in which names of repositories have the commits that they now mean.
+
+    A run that has begun keeps the commits with which it started, and asks no hub. The first process
+    asks for all. The config itself stays as it is.
+    """
+    config = copy.deepcopy(config)
+    with config.unlocked():
+        if first := config.get("first"):
+            config.first = fix_names(first, os.path.join(folder, build.FIRST))
+        given = {part: config.init.get(part) for part in (*INIT, TEMPERATURE)}
+        if given := {part: path for part, path in given.items() if path}:
+            fixed = agreement.attempt("repositories", _fix, given, config, folder)
+            config.init.update(agreement.share("repositories", fixed))
+    return config
+
+
+def _fix(given: dict[str, str], config: ConfigDict, folder: str) -> dict[str, str]:
+    """Returns what those of the paths become that are names, by part.
+
+    Other processes than the first, on whose hosts other folders may lie, are not asked.
+    """
+    named = {part: path for part, path in given.items() if parse_name(path)}
+    if jax.process_index() != 0 or not named:
+        return {}
+    former, begun = restore.read_former(folder), False
+    if former is not None:
+        begun = has_steps(find_folder(folder, config.checkpoint.get("folder")))
+    fixed = {}
+    for part, path in named.items():
+        before = former.init.get(part) if begun else ""
+        known, name = (parse_name(each) if each else None for each in (before, path))
+        if known and name and known.id == name.id:
+            fixed[part] = str(known)
+        elif not begun:
+            with naming_field(f"config.init.{part}"):
+                fixed[part] = fix_revision(path)
+    return fixed
 
 
 def take_settings(config: ConfigDict, folder: str | None = None) -> ConfigDict:
@@ -84,8 +132,7 @@ def take_settings(config: ConfigDict, folder: str | None = None) -> ConfigDict:
     wanted = [*parts, *(["text"] if tokenized else []), *(["image"] if prepared else [])]
     if not wanted:
         return config
-    former = restore.read_former(folder) if folder else None
-    there = _find_settings(config, dict.fromkeys(wanted), former, prepared)
+    there = _find_settings(config, dict.fromkeys(wanted), folder, prepared)
     with config.unlocked():
         for part in parts:
             config.model[part] = inherit_tower(there[part], part, config.model[part])
@@ -116,10 +163,13 @@ def _of_init(config: ConfigDict, place: str) -> bool:
 
 
 def _find_settings(
-    config: ConfigDict, parts: Collection[str], former: ConfigDict | None, prepared: Sequence[str]
+    config: ConfigDict, parts: Collection[str], folder: str | None, prepared: Sequence[str]
 ) -> dict[str, Node]:
     """Returns the settings of the models that towers start from, as `describe_model` does."""
+    former = restore.read_former(folder) if folder else None
     same = former is not None and former.init.to_dict() == config.init.to_dict()
+    if same and folder:
+        replace_missing(folder, former)  # what the cache of a hub held may be gone
     if known := former if same else config.get("first"):
         seen = {find_node(known, place).transform for place in prepared if find_node(known, place)}
         operations = {"transform": next(iter(seen))} if len(seen) == 1 else {}

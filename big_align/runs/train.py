@@ -42,9 +42,9 @@ from big_align.runs.build import FIRST
 from big_align.runs.cached_features import FOLDER as FEATURES
 from big_align.runs.cached_features import cache_features
 from big_align.runs.evaluate import describe_evaluators, evaluate_all
-from big_align.runs.initial_weights import create_state, take_settings
-from big_align.runs.own_vocabulary import take_vocabulary
+from big_align.runs.initial_weights import create_state
 from big_align.runs.program import Program, build_program
+from big_align.runs.settling import settle
 from big_align.runs.workdir import outline_model
 from big_align.training.health.rewinds import HEALTH, REWIND, Health
 from big_align.training.logs.directions import collect_said
@@ -192,7 +192,7 @@ def run(
     What can be mended is a UserError of `core.errors`. `Stopped` is raised on request, once the
     state is saved.
     """
-    config = take_vocabulary(take_settings(config, workdir), workdir)
+    config = settle(config, workdir)
     check.check_config(config, workdir=workdir)
     use_cache(config.compilation_cache)
     folder, features = config.checkpoint.folder, config.cached_features

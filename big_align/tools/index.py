@@ -61,6 +61,7 @@ def index(options: argparse.Namespace) -> None:
     from big_align.parallel.distributed import processes
     from big_align.use.inference.loaded_model import load
     from big_align.use.search.index_building import IndexBuilder
+    from big_align.weights.hub.download import fix_revision
 
     processes.check_alone("an index is built by one process; start it without a launcher")
     if not 0 < options.recall <= 1:
@@ -70,8 +71,9 @@ def index(options: argparse.Namespace) -> None:
     given = options.source, options.source_name, options.source_argument
     source, node = open_source(*given, captions=True, needs_texts=False)
     metadata = read_metadata(options, source)
-    model = load(options.model, transform=options.transform, progress=False)
-    path = os.path.abspath(options.model) if os.path.exists(options.model) else options.model
+    there = os.path.exists(options.model)
+    path = os.path.abspath(options.model) if there else fix_revision(options.model)
+    model = load(path, transform=options.transform, progress=False)
     made_by = {"model": path, "source": node}
     builder = IndexBuilder(model, options.output, made_by, options.dtype, options.thumbnail)
     report = builder.build(source, metadata, options.recall, options.search)

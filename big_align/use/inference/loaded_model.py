@@ -312,8 +312,8 @@ def load(
 
     Args:
       path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
-        `WORKDIR/checkpoints/best`, a folder of transformers, open_clip, timm or big_align, or a
-        file of weights; see `weights.read`.
+        `WORKDIR/checkpoints/best`, a folder of transformers, open_clip, timm or big_align, a file
+        of weights, or a repository of a hub, `hf-hub:OWNER/NAME`; see `weights.read`.
       transform: image operations in place of the model's own, as in an evaluator.
       tokenizer: in place of the model's own, as in `config.tokenizer`.
       batch_size: the most rows of a batch, over all devices; None for 64 per device.
