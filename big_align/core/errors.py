@@ -11,9 +11,21 @@ from typing import Any
 
 from absl import logging
 
+WRONG_USAGE = 2
+"""The exit status that tells launchers that starting again is of no use."""
+
 
 class UserError(ValueError):
     """What the user gave cannot be used; the message says what, and what would be right."""
+
+    is_wrong_value = False
+    """Whether it is about a value as it was written, whatever lies on disks."""
+
+
+class WrongValue(UserError):
+    """A value is not one of those that are possible."""
+
+    is_wrong_value = True
 
 
 class ConfigError(UserError):
@@ -29,6 +41,10 @@ class FieldError(UserError):
     def __init__(self, message: str, **fields: Any):
         super().__init__(f"{message}; set {', '.join(f'{k}={v}' for k, v in fields.items())}")
         self.message, self.fields = message, fields
+
+
+class MissingInput(ConfigError, FileNotFoundError):
+    """There is nothing at a path in a config, or not yet."""
 
 
 class CheckpointMismatch(UserError):
@@ -104,6 +120,29 @@ def naming_field(where: str) -> Iterator[None]:
         raise ConfigError(f"{where}: {error}") from error
 
 
+@contextlib.contextmanager
+def checking_values() -> Iterator[None]:
+    """Marks errors before anything is read as those of wrong values."""
+    try:
+        yield
+    except UserError as error:
+        error.is_wrong_value = True
+        raise
+
+
+def find_status(error: BaseException | None) -> int:
+    """Returns the exit status for an error: `WRONG_USAGE` for a wrong value, else 1.
+
+    What the operating system refuses, such as a file that is not there, may be there next time.
+    """
+    chain = []
+    while error is not None:
+        chain.append(error)
+        error = error.__cause__
+    is_wrong = any(isinstance(each, UserError) and each.is_wrong_value for each in chain)
+    return WRONG_USAGE if is_wrong and not any(isinstance(e, OSError) for e in chain) else 1
+
+
 LINE_MAX = 300  # characters of a message of a library, or of a file's text
 
 
@@ -128,10 +167,10 @@ def warn_once(message: str) -> None:
 
 
 def check_at_least(least: int, **values: int | float | None) -> None:
-    """Raises a UserError that names the first of the values below `least`; None is not checked."""
+    """Raises a WrongValue that names the first of the values below `least`; None is not checked."""
     for name, value in values.items():
         if value is not None and not value >= least:
-            raise UserError(f"{name} = {value} must be at least {least}")
+            raise WrongValue(f"{name} = {value} must be at least {least}")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -141,7 +180,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def check_known(field: str, given: object, known: Iterable[str]) -> None:
-    """Raises a UserError that names a field whose value is none of those there are."""
+    """Raises a WrongValue that names a field whose value is none of those there are."""
     if given not in (known := list(known)):
         near = suggest(str(given), known)
-        raise UserError(f"{field} = {given!r} is unknown{near}; known: {', '.join(known)}")
+        raise WrongValue(f"{field} = {given!r} is unknown{near}; known: {', '.join(known)}")

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from big_align.config.components.from_init import FROM_INIT
 from big_align.config.defaults import complete_config
-from big_align.core.errors import ConfigError, WeightsMismatch, suggest
+from big_align.core.errors import ConfigError, MissingInput, WeightsMismatch, suggest
 from big_align.core.module_paths import fits, split_path
 from big_align.core.nodes import Node
 from big_align.core.types import Objective, Params
@@ -62,7 +62,7 @@ def check_init(node: Node, objective: Objective, needed: bool) -> None:
             continue
         if not (os.path.exists(locate(path)) or workdir.recognize_workdir(Path(path))):
             absent = f"{where}: there is no file, folder or workdir {path}: put weights there, name"
-            raise ConfigError(f"{absent} others, --{where}=PATH, or start fresh, --{where}=''")
+            raise MissingInput(f"{absent} others, --{where}=PATH, or start fresh, --{where}=''")
 
 
 def take_settings(config: ConfigDict, folder: str | None = None) -> ConfigDict:

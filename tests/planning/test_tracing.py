@@ -5,8 +5,9 @@ import pytest
 
 from big_align.planning import gpu_topologies
 from big_align.planning.machines import find_machine
-from big_align.planning.tracing import describe_example, trace
+from big_align.planning.tracing import trace
 from big_align.runs import build, check
+from big_align.runs.cached_features import describe_example
 from big_align.runs.command_line import load_config
 
 
