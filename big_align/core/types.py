@@ -257,14 +257,17 @@ def show_value(value: Any) -> str:
         parts = [f"{name!r}: {show_value(part)}" for name, part in value.items()]
         return f"{{{_join(parts)}}}"
     if isinstance(value, tuple | list):
-        return f"({_join([show_value(part) for part in value])})"
-    return "None" if value is None else f"a {type(value).__name__}"
+        first, last = "()" if isinstance(value, tuple) else "[]"
+        return f"{first}{_join([show_value(part) for part in value])}{last}"
+    return "None" if value is None else type(value).__name__
 
 
 def _join(parts: list[str]) -> str:
     return ", ".join(parts if len(parts) <= SHOWN else [*parts[:SHOWN], "..."])
 
 
-def make_fault(where: str, made: Any, method: str, found: str, wanted: str) -> ConfigError:
-    """Returns the error of an object one of whose methods returns something else than it must."""
-    return ConfigError(f"{where}: {type(made).__name__}.{method} returns {found}, not {wanted}")
+def make_fault(
+    where: str, made: Any, member: str, found: str, wanted: str, verb: str = "returns"
+) -> ConfigError:
+    """Returns the error of an object one of whose members returns something else than it must."""
+    return ConfigError(f"{where}: {type(made).__name__}.{member} {verb} {found}, not {wanted}")

@@ -44,8 +44,8 @@ def normalize(x: Float[Array, "b d"]) -> Float[Array, "b d"]:
     return jnp.where(zero, 0.0, x * jax.lax.rsqrt(jnp.where(zero, 1.0, square)))
 
 
-def _check_outputs(part: str, tower: nn.Module, outputs: Any, rows: int) -> None:
-    """Raises a ConfigError if a tower returns something else than it must."""
+def _check_outputs(part: str, tower: nn.Module, outputs: Any, rows: Any) -> None:
+    """Raises a ConfigError if a tower returns something else than it must; rows may be symbolic."""
     width: int = tower.output_dim
     if isinstance(outputs, tuple) and len(outputs) == 2 and all(map(is_array, outputs)):
         pooled, tokens = outputs
@@ -140,7 +140,7 @@ class DualEncoder(nn.Module):
         """Runs a tower, with whatever of it is locked in evaluation mode."""
         with locking.locking(self.path, self.locked):
             outputs = getattr(self, part)(*inputs, train and part not in self.locked)
-        _check_outputs(part, getattr(self, part), outputs, len(inputs[0]))
+        _check_outputs(part, getattr(self, part), outputs, inputs[0].shape[0])
         return jax.lax.stop_gradient(outputs) if part in self.locked else outputs
 
     def image_features(self, image: Images, train: bool = False) -> Features:

@@ -16,7 +16,7 @@ from big_align.config.components import signatures, tables
 from big_align.core.errors import ConfigError, UserError
 from big_align.core.nodes import Node
 from big_align.core.types import check_members
-from big_align.data import listing
+from big_align.data import boundary, listing
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
 from big_align.data.sources.object_rows import METADATA
 from big_align.data.sources.rows_source import look_inside
@@ -254,6 +254,8 @@ def make_source(node: Node, where: str) -> Source:
             raise
         raise ConfigError(f"{error}; --{where}.name={kind} reads such files") from error
     check_members(source, Source, where)
+    if ":" in str(node.get("name")):
+        boundary.check_first(source, where)
     return source
 
 

@@ -12,7 +12,6 @@ from big_align.core.types import (
     Batch,
     ModelState,
     Objective,
-    Outputs,
     Params,
     is_array,
     is_scalar,
@@ -35,7 +34,7 @@ WANTED = {
 
 def trace_encoding(
     objective: Objective, example: Batch, rows: int
-) -> tuple[Params, ModelState, Outputs]:
+) -> tuple[Params, ModelState, dict[str, Any]]:
     """Returns the shapes of parameters, statistics and the outputs of a batch, like an example.
 
     Raises:
@@ -55,14 +54,14 @@ def trace_encoding(
         return leading and _is_like(made[1], model_state)
 
     given = {"params": params, "model_state": model_state, "batch": batch, "rng": rng}
-    return params, model_state, _trace(objective, "encode", is_right, **given)[0]
+    return params, model_state, dict(_trace(objective, "encode", is_right, **given)[0])
 
 
 def trace_loss(
     objective: Objective,
     params: Params,
     tables: Mapping[str, Any],
-    outputs: Outputs,
+    outputs: Mapping[str, Any],
     example: Batch,
     rows: int,
     parts: int,
