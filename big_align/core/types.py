@@ -1,4 +1,4 @@
-"""The contracts between the parts: a batch, an objective, training data; and how one is checked.
+"""The contracts between the parts: a batch, an objective, training data.
 
 Dimension letters, wherever a docstring does not say what else they are:
   b  examples of the global batch     h w  image height and width
@@ -9,15 +9,11 @@ Dimension letters, wherever a docstring does not say what else they are:
   t  tags                             v    views of an image
 """
 
-import numbers
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
-
-from big_align.core.errors import ConfigError
 
 Batch = Mapping[str, Any]
 """Arrays with the global batch leading: those of NumPy become those of JAX when they are placed.
@@ -210,64 +206,3 @@ class TrainingData(Protocol):
     def __enter__(self) -> "TrainingData": ...
 
     def __exit__(self, *exception: object) -> None: ...
-
-
-SHOWN = 8  # parts of a value that are told
-
-
-def list_members(protocol: type) -> list[str]:
-    """Returns the attributes and methods of a protocol."""
-    methods = [name for name, x in vars(protocol).items() if callable(x) and name[0] != "_"]
-    called = ["__call__"] if "__call__" in vars(protocol) else []
-    return [*vars(protocol).get("__annotations__", {}), *methods, *called]
-
-
-def check_members(made: Any, protocol: type, where: str) -> None:
-    """Checks that an object has what a protocol asks for.
-
-    Raises:
-      ConfigError: it has not; the message names its class and what it lacks.
-    """
-    missing = [name for name in list_members(protocol) if not hasattr(made, name)]
-    if missing:
-        kind = getattr(made, "__name__", type(made).__name__)
-        raise ConfigError(
-            f"{where}: {kind} has no {', '.join(missing)}, which {protocol.__name__} in "
-            f"{protocol.__module__} describes; docs/extend.md has one that is whole"
-        )
-
-
-def is_scalar(value: Any) -> bool:
-    """Returns whether a value is one number: of Python, of NumPy or of JAX."""
-    if isinstance(value, numbers.Number):
-        return not isinstance(value, complex)
-    return is_array(value) and value.shape == () and value.dtype.kind in "biufV"
-
-
-def is_array(value: Any) -> bool:
-    """Returns whether a value is an array of NumPy or JAX, or describes one."""
-    return isinstance(value, np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct)
-
-
-def show_value(value: Any) -> str:
-    """Describes a value: the shapes and types of arrays, the keys of dictionaries."""
-    if is_array(value):
-        return f"{value.dtype}[{' '.join(map(str, value.shape))}]"
-    if isinstance(value, Mapping):
-        parts = [f"{name!r}: {show_value(part)}" for name, part in value.items()]
-        return f"{{{_join(parts)}}}"
-    if isinstance(value, tuple | list):
-        first, last = "()" if isinstance(value, tuple) else "[]"
-        return f"{first}{_join([show_value(part) for part in value])}{last}"
-    return "None" if value is None else type(value).__name__
-
-
-def _join(parts: list[str]) -> str:
-    return ", ".join(parts if len(parts) <= SHOWN else [*parts[:SHOWN], "..."])
-
-
-def make_fault(
-    where: str, made: Any, member: str, found: str, wanted: str, verb: str = "returns"
-) -> ConfigError:
-    """Returns the error of an object one of whose members returns something else than it must."""
-    return ConfigError(f"{where}: {type(made).__name__}.{member} {verb} {found}, not {wanted}")

@@ -13,8 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from big_align.core.errors import ConfigError, UserError, put_in_a_line, tell_in_a_line
-from big_align.core.types import make_fault, show_value
+from big_align.core.errors import (
+    ConfigError,
+    UserError,
+    make_fault,
+    put_in_a_line,
+    show_value,
+    tell_in_a_line,
+)
 from big_align.data.examples import BrokenExample, Example, Source, has_keys
 
 THREADS, CHUNK = 32, 64  # that read texts, and how many of these each takes at a time

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
+from big_align.core.errors import is_array, make_fault, show_value
 from big_align.core.module_paths import split_path
-from big_align.core.types import Embeddings, Features, is_array, make_fault, show_value
+from big_align.core.types import Embeddings, Features
 from big_align.models.parts import layers, locking
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)

@@ -19,9 +19,9 @@ from big_align.config.components.signatures import advise, list_settable, lookup
 from big_align.config.components.tables import EVALUATORS, OBJECTIVES
 from big_align.config.components.transforms import shape_of_image
 from big_align.config.places import source_fields
-from big_align.core.errors import ConfigError, MissingCheckpoint
+from big_align.core.errors import ConfigError, MissingCheckpoint, check_members
 from big_align.core.nodes import Node
-from big_align.core.types import Objective, SavedPart, TrainingData, check_members
+from big_align.core.types import Objective, SavedPart, TrainingData
 from big_align.data.examples import Source, describe_shards
 from big_align.data.loading.text_samplers import text_shape_of
 from big_align.data.tags.tag_extraction import NO_TAG

@@ -16,10 +16,13 @@ from big_align.core.errors import (
     ConfigError,
     MissingCheckpoint,
     WeightsMismatch,
+    is_scalar,
+    make_fault,
+    show_value,
     suggest,
     tell_in_a_line,
 )
-from big_align.core.types import Objective, is_scalar, make_fault, show_value
+from big_align.core.types import Objective
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.evaluator import Evaluator
 from big_align.evaluators.exhibits.exhibit import Show

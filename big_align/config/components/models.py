@@ -6,9 +6,8 @@ import flax.linen as nn
 
 from big_align.config.components.signatures import advise, lookup, make, without
 from big_align.config.components.tables import TOWERS
-from big_align.core.errors import ConfigError
+from big_align.core.errors import ConfigError, check_members
 from big_align.core.nodes import Node
-from big_align.core.types import check_members
 from big_align.models.dual_encoder import DualEncoder
 from big_align.models.parts.tower import TowerOfImages, TowerOfTexts
 

@@ -13,9 +13,8 @@ from typing import Any
 from absl import logging
 
 from big_align.config.components import signatures, tables
-from big_align.core.errors import ConfigError, UserError
+from big_align.core.errors import ConfigError, UserError, check_members
 from big_align.core.nodes import Node
-from big_align.core.types import check_members
 from big_align.data import boundary, listing
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
 from big_align.data.sources.object_rows import METADATA

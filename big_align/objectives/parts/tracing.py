@@ -7,17 +7,8 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from big_align.core.errors import ConfigError
-from big_align.core.types import (
-    Batch,
-    ModelState,
-    Objective,
-    Params,
-    is_array,
-    is_scalar,
-    make_fault,
-    show_value,
-)
+from big_align.core.errors import ConfigError, is_array, is_scalar, make_fault, show_value
+from big_align.core.types import Batch, ModelState, Objective, Params
 from big_align.training.row_tables import join_rows, split_rows
 
 WHERE = "config.objective"
@@ -142,7 +133,8 @@ def _is_measured(made: Any) -> bool:
 
 
 def _is_like(made: Any, given: Any) -> bool:
-    if jax.tree.structure(made) != jax.tree.structure(given):
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (made, given)]
+    if structures[0] != structures[1]:
         return False
     pairs = zip(jax.tree.leaves(made), jax.tree.leaves(given), strict=True)
     return all(np.shape(new) == old.shape for new, old in pairs)
