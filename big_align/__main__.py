@@ -17,7 +17,7 @@ if __name__ == "__main__":
 
 from absl import flags  # noqa: E402
 
-from big_align.core.errors import UserError  # noqa: E402
+from big_align.core.errors import WrongValue  # noqa: E402
 from big_align.parallel.distributed import processes  # noqa: E402
 from big_align.runs import command_line  # noqa: E402
 
@@ -54,11 +54,11 @@ def main() -> None:
     agreement.check_start(config)
     if evaluating:
         if steps:
-            raise UserError("--profile traces steps of training; --mode=eval has none")
+            raise WrongValue("--profile traces steps of training; --mode=eval has none")
         evaluate.run(config, workdir, command_line.chosen_checkpoint())
     else:
         if command_line.chosen_checkpoint() is not None:
-            raise UserError("--checkpoint is for --mode=eval; training goes on from the newest")
+            raise WrongValue("--checkpoint is for --mode=eval; training goes on from the newest")
         train.run(config, workdir, steps, command_line.describe_command())
         report.print_uses(workdir)
 

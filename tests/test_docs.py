@@ -75,7 +75,7 @@ def test_every_page_is_linked_from_the_front():
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_a_page_names_are_there(page):
     spans = re.findall(r"`([^`\n]+)`", (ROOT / page).read_text())
-    folders = "big_align|benchmarks|colabs|configs|docs|experiments|launch|tests"
+    folders = "big_align|benchmarks|colabs|configs|docs|examples|experiments|launch|tests"
     for span in spans:
         if re.fullmatch(rf"({folders})/[\w/.]+\.\w+", span):
             assert (ROOT / span).exists(), f"{page}: {span}"
@@ -220,7 +220,7 @@ class Scratch:
     def __init__(self, folder: pathlib.Path, variables: dict[str, str]):
         self.folder = folder
         self.variables = variables
-        for name in ("main.py", "big_align", "configs", "launch", "tests"):
+        for name in ("main.py", "big_align", "configs", "examples", "launch", "tests"):
             (folder / name).symlink_to(ROOT / name)
         (folder / "data").mkdir()
 
@@ -277,7 +277,7 @@ def test_a_command_runs_as_it_stands(text, scratch):
     scratch.run(text)
 
 
-OWN_TESTS = ("docs/losses.md", "docs/search.md", "docs/use.md")
+OWN_TESTS = ("docs/extend.md", "docs/losses.md", "docs/search.md", "docs/use.md")
 
 
 def python_pages() -> list[str]:

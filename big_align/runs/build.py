@@ -21,7 +21,7 @@ from big_align.config.components.tables import EVALUATORS, OBJECTIVES
 from big_align.config.components.transforms import shape_of_image
 from big_align.config.overrides import read_given
 from big_align.config.places import source_fields
-from big_align.core.errors import ConfigError, MissingCheckpoint
+from big_align.core.errors import ConfigError, MissingCheckpoint, check_members
 from big_align.core.nodes import Node
 from big_align.core.types import Objective, SavedPart, TrainingData
 from big_align.data.examples import Source, describe_shards
@@ -58,6 +58,7 @@ def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:
     target = lookup(node.get("name"), OBJECTIVES, "config.objective")
     given = provide(target, Context(config, tokenizer, mesh))
     objective = make(target, node, "config.objective", **given)
+    check_members(objective, Objective, "config.objective")
     mixing = config.get("mixing") or {}
     if mixing.get("mixup_alpha") or mixing.get("cutmix_alpha"):
         objective = make(MixedLabels, mixing, "config.mixing", objective=objective)
@@ -179,6 +180,7 @@ def build_evaluator(config: Node, name: str, tokenizer: Any) -> Evaluator:
     if node.get("templates") is None and "templates" in list_settable(target):
         settings["templates"] = find_trained(config)
     evaluator = make(target, settings, where, **given)
+    check_members(evaluator, Evaluator, where)
     texts = getattr(evaluator, "texts", ())
     if texts:
         check_class_texts(texts, tokenizer, where)

@@ -26,12 +26,11 @@ from big_align.config.home_folder import expand_home
 from big_align.config.overrides import load_changed, load_config, refuse_words, split_changes
 from big_align.config.program_name import own_words, spell
 from big_align.core import library_messages
-from big_align.core.errors import Stopped, UserError
+from big_align.core.errors import WRONG_USAGE, Stopped, UserError, WrongValue, find_status
 from big_align.pages.run_report.starts import compare_configs, find_folder
 from big_align.parallel.devices.chips import GPU_FRACTION
 from big_align.parallel.distributed import processes
 
-WRONG_USAGE = 2  # the exit status that tells launchers that starting again is of no use
 GPU_MEMORY = {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
 """Variables for the share of a GPU's memory that JAX takes, of which one may be set."""
 HELP = {"--help", "-help", "-h", "-?"}
@@ -69,8 +68,8 @@ def describe_command() -> dict[str, Any]:
 def run(main: Callable[[], None]) -> None:
     """Parses the command line and calls `main`; prints an error that the user can fix as one line.
 
-    The exit status is 0 after `main` has finished, 1 after an error, 2 if the command line is
-    wrong, and that of `Stopped` after a request to stop.
+    The exit status is 0 after `main` has finished, 2 if the command line or a value of the config
+    is wrong, 1 after another error, and that of `Stopped` after a request to stop.
     """
     if not GPU_MEMORY & os.environ.keys():  # JAX takes three quarters of a GPU, if it is not told
         os.environ["XLA_CLIENT_MEM_FRACTION"] = str(GPU_FRACTION)
@@ -105,7 +104,8 @@ def _report_errors(main: Callable[[], None]) -> None:
         nameless = isinstance(error, OSError) and error.errno and error.filename is None
         where = f" (--workdir={given_workdir()})" if nameless else ""
         folder = _tell_folder(str(error), _given[-1].path, given_workdir())
-        sys.exit(f"error: {error}{where}{folder}")
+        print(f"error: {error}{where}{folder}", file=sys.stderr)
+        sys.exit(find_status(error))
     except Stopped as stop:
         import jax
 
@@ -147,7 +147,7 @@ def chosen_checkpoint() -> int | str | None:
     if given in (None, "best"):
         return given
     if not given.isdecimal():
-        raise UserError(f"--checkpoint={given} is neither the step of a checkpoint nor best")
+        raise WrongValue(f"--checkpoint={given} is neither the step of a checkpoint nor best")
     return int(given)
 
 

@@ -16,6 +16,9 @@ from big_align.core.errors import (
     ConfigError,
     MissingCheckpoint,
     WeightsMismatch,
+    is_scalar,
+    make_fault,
+    show_value,
     suggest,
     tell_in_a_line,
 )
@@ -38,6 +41,9 @@ from big_align.training.saving.retention import Which
 from big_align.training.saving.step_folders import find_folder
 from big_align.training.state import describe_state, replace_weights
 from big_align.training.stopping import StopSignals
+
+NUMBERS = "a dictionary of numbers, as in {'accuracy': 0.5}"
+"""What an evaluator returns."""
 
 
 def evaluate_all(
@@ -64,12 +70,21 @@ def evaluate_all(
                 show(name, pictures)
             else:
                 numbers = evaluate(embedder)
+            _check_numbers(evaluate, numbers, f"config.evaluators.{name}")
         except BrokenDataError as error:
             where = f"config.evaluators.{name}"
             message = f"{where}: {error}; --{where}.max_broken_fraction=... sets it"
             raise BrokenDataError(message) from error
         results |= {f"{name}/{key}": float(value) for key, value in numbers.items()}
     return results
+
+
+def _check_numbers(evaluate: Evaluator, numbers: Any, where: str) -> None:
+    """Raises a ConfigError if an evaluator has returned something else than numbers by name."""
+    if not isinstance(numbers, Mapping):
+        raise make_fault(where, evaluate, "__call__", show_value(numbers), NUMBERS)
+    if wrong := {key: value for key, value in numbers.items() if not is_scalar(value)}:
+        raise make_fault(where, evaluate, "__call__", show_value(wrong), NUMBERS)
 
 
 def describe_evaluators(config: Any, evaluators: Mapping[str, Evaluator]) -> dict[str, Any]:

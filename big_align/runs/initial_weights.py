@@ -15,7 +15,13 @@ from big_align.config.components.from_init import FROM_INIT
 from big_align.config.defaults import complete_config
 from big_align.config.kept_files import replace_missing
 from big_align.config.places import find_node
-from big_align.core.errors import ConfigError, WeightsMismatch, naming_field, suggest
+from big_align.core.errors import (
+    ConfigError,
+    MissingInput,
+    WeightsMismatch,
+    naming_field,
+    suggest,
+)
 from big_align.core.module_paths import fits, split_path
 from big_align.core.nodes import Node
 from big_align.core.types import Objective, Params
@@ -69,7 +75,7 @@ def check_init(node: Node, objective: Objective, needed: bool) -> None:
         if path.startswith(PREFIX) or os.path.exists(locate(path)):
             continue
         if not workdir.recognize_workdir(Path(path)):
-            raise ConfigError(
+            raise MissingInput(
                 f"{where}: there is no file, folder or workdir {path}: put weights there, name "
                 f"others, --{where}=PATH or {PREFIX}OWNER/NAME, or start fresh, --{where}=''"
             )

@@ -34,7 +34,7 @@ import pathlib
 import shutil
 import sys
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, WrongValue
 from big_align.tools import command
 
 
@@ -106,11 +106,11 @@ def _check(options: argparse.Namespace) -> None:
 
     check_fraction(options.max_broken_fraction)
     if options.what != "text" and (options.column or options.key_column):
-        raise UserError("--column and --key_column are for texts: give --what=text as well")
+        raise WrongValue("--column and --key_column are for texts: give --what=text as well")
     if options.what == "text" and options.transform:
-        raise UserError("--transform is for images, and --what=text embeds texts")
+        raise WrongValue("--transform is for images, and --what=text embeds texts")
     if options.key_column and not options.column:
-        raise UserError("--key_column is beside --column, which is not given")
+        raise WrongValue("--key_column is beside --column, which is not given")
     if options.output.suffix.lower() in OTHER_ENDINGS:
         raise UserError(
             f"--output={options.output}: a file that is written is .npy or .parquet; any other "
@@ -120,7 +120,7 @@ def _check(options: argparse.Namespace) -> None:
         if options.output.exists():
             raise UserError(f"--output={options.output} is there: remove it, or name another")
         if options.distributed:
-            raise UserError("--distributed needs a folder: several processes write no single file")
+            raise WrongValue("--distributed needs a folder: several processes write no single file")
 
 
 def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str) -> None:

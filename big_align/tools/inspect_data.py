@@ -16,7 +16,7 @@ import shlex
 import sys
 from typing import Any
 
-from big_align.core.errors import UserError
+from big_align.core.errors import WrongValue
 from big_align.core.whole_files import check_file, write_whole
 from big_align.tools import command
 
@@ -50,7 +50,7 @@ def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
     from big_align.runs.own_vocabulary import take_vocabulary
 
     if not (options.examples == "all" or options.examples.isdecimal() and int(options.examples)):
-        raise UserError(f"--examples={options.examples} is neither a number above 0 nor all")
+        raise WrongValue(f"--examples={options.examples} is neither a number above 0 nor all")
     command.check_least(options, pictures=0, seed=0)
     check_file(options.output)
     config = take_vocabulary(take_settings(load_config(options.config, *overrides)))

@@ -78,7 +78,7 @@ def test_a_config_read_back_takes_overrides_as_its_file_does(tmp_path):
     changed = load_config(path, *flags)
     assert list_types(changed) == list_types(load_config(TINY, *flags))
     assert changed.average_decay == 0.5 and changed.optimizer.clip_norm == 2.0
-    with pytest.raises(ValueError, match="did you mean 'batch_size'"):
+    with pytest.raises(ValueError, match="did you mean --config.batch_size="):
         load_config(path, "--config.batch_sise=8")
 
 

@@ -239,7 +239,7 @@ def test_none_is_none_whatever_the_type_of_a_field():
         check.check_config(config)
     for flag, told in (
         ("optimizer", "it has fields; --config.optimizer={} empties it"),
-        ("checkpoint.foldre", "no field 'foldre' .did you mean 'folder'"),
+        ("checkpoint.foldre", "no field 'foldre' .did you mean --config.checkpoint.folder="),
         ("chekpoint.folder", "there is no config.chekpoint"),
     ):
         with pytest.raises(ValueError, match=told):

@@ -13,9 +13,9 @@ from typing import Any
 from absl import logging
 
 from big_align.config.components import signatures, tables
-from big_align.core.errors import ConfigError, UserError
+from big_align.core.errors import ConfigError, UserError, check_members
 from big_align.core.nodes import Node
-from big_align.data import listing
+from big_align.data import boundary, listing
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
 from big_align.data.sources.object_rows import METADATA
 from big_align.data.sources.rows_source import look_inside
@@ -247,11 +247,15 @@ def find_kind(node: Node) -> Any:
 def make_source(node: Node, where: str) -> Source:
     """Opens the source of a config node; an error says if another kind reads such files."""
     try:
-        return signatures.make_named(tables.SOURCES, node, where)
+        source = signatures.make_named(tables.SOURCES, node, where)
     except UserError as error:
         if (kind := find_kind(node)) == node.get("name"):
             raise
         raise ConfigError(f"{error}; --{where}.name={kind} reads such files") from error
+    check_members(source, Source, where)
+    if ":" in str(node.get("name")):
+        boundary.check_first(source, where)
+    return source
 
 
 def write_source_flags(node: Node) -> str:
