@@ -19,7 +19,7 @@ from absl import flags  # noqa: E402
 
 from big_align.core.errors import WrongValue  # noqa: E402
 from big_align.parallel.distributed import processes  # noqa: E402
-from big_align.runs import command_line  # noqa: E402
+from big_align.tools import command_line  # noqa: E402
 
 MODE = flags.DEFINE_enum("mode", "train", ["train", "eval"], "Train (or continue), or evaluate.")
 DISTRIBUTED = flags.DEFINE_bool(

@@ -22,7 +22,7 @@ commas:
 """
 
 from big_align.config.defaults import complete_config
-from big_align.config.own_files import Pairs, split_argument
+from big_align.config.own_files import OwnPairs, split_argument
 from big_align.configs import common
 from big_align.configs.parts import published
 from big_align.core.errors import check_known
@@ -47,7 +47,7 @@ def _find_size() -> str:
     return "cores" if not find_accelerator() else "pod" if is_one_of_several() else "gpu"
 
 
-def _get_base(pairs: Pairs):
+def _get_base(pairs: OwnPairs):
     """Returns what every start shares; evaluators follow when the transform is known."""
     config = common.get_base()
     config.data.source = pairs.source
@@ -58,7 +58,7 @@ def _get_base(pairs: Pairs):
     return config
 
 
-def _evaluate(config, pairs: Pairs, transform: str) -> None:
+def _evaluate(config, pairs: OwnPairs, transform: str) -> None:
     """Measures what is held out, in place: by its captions, and by the names of its classes."""
     node = dict(source=dict(name="held_out"), transform=transform)
     if pairs.has_captions:
@@ -68,7 +68,7 @@ def _evaluate(config, pairs: Pairs, transform: str) -> None:
         config.evaluators.zero_shot = named | node
 
 
-def _start_pretrained(pairs: Pairs):
+def _start_pretrained(pairs: OwnPairs):
     """Returns the config of published towers."""
     batch, steps = _plan(pairs, most=512, epochs=44, decline=7000)
     first = _get_base(pairs)
@@ -89,7 +89,7 @@ def _start_pretrained(pairs: Pairs):
     return complete_config(config)
 
 
-def _plan(pairs: Pairs, most: int, epochs: float, decline: int) -> tuple[int, int]:
+def _plan(pairs: OwnPairs, most: int, epochs: float, decline: int) -> tuple[int, int]:
     """Returns the batch size, a power of two that the pairs can fill, and the number of steps.
 
     Above `decline` pairs, epochs fall with the square root of their number.
@@ -99,7 +99,7 @@ def _plan(pairs: Pairs, most: int, epochs: float, decline: int) -> tuple[int, in
     return batch, max(LEAST_STEPS, round(epochs * pairs.trained / batch))
 
 
-def _start_from(weights: str, pairs: Pairs, size: str):
+def _start_from(weights: str, pairs: OwnPairs, size: str):
     """Returns the config of a dual encoder that is trained on, and stays what it is."""
     config = _get_base(pairs)
     config.init.all, config.init.temperature = weights, "all"
@@ -124,7 +124,7 @@ def _start_from(weights: str, pairs: Pairs, size: str):
     return complete_config(config)
 
 
-def _start_fresh(pairs: Pairs, size: str):
+def _start_fresh(pairs: OwnPairs, size: str):
     """Returns the config of a new CLIP of a size."""
     config = _get_base(pairs)
     config.model.image_projection = True
@@ -141,7 +141,7 @@ def _start_fresh(pairs: Pairs, size: str):
     return complete_config(config)
 
 
-def _fit_cores(config, pairs: Pairs) -> str:
+def _fit_cores(config, pairs: OwnPairs) -> str:
     """Sizes a new CLIP for a laptop, in place; returns the image operations of evaluation."""
     config.batch_size, steps = _plan(pairs, most=128, epochs=32, decline=3_000_000)
     config.total_steps = steps = min(steps, 1000)
@@ -159,7 +159,7 @@ def _fit_cores(config, pairs: Pairs) -> str:
     return "resize_small(64)|central_crop(64)"
 
 
-def _fit_gpu(config, pairs: Pairs) -> str:
+def _fit_gpu(config, pairs: OwnPairs) -> str:
     """Sizes a new CLIP for one accelerator with 16 GB or more; returns the same."""
     config.batch_size, config.total_steps = _plan(pairs, most=512, epochs=10, decline=1_000_000)
     config.data.transform = "random_resized_crop(224, 0.5, 1.0)|flip_horizontal"
@@ -173,7 +173,7 @@ def _fit_gpu(config, pairs: Pairs) -> str:
     return "resize_small(224)|central_crop(224)"
 
 
-def _fit_pod(config, pairs: Pairs) -> str:
+def _fit_pod(config, pairs: OwnPairs) -> str:
     """Sizes a new CLIP for many accelerators, as CLIP's ViT-B/16; returns the same."""
     transform = _fit_gpu(config, pairs)
     config.batch_size, config.total_steps = _plan(pairs, 16_384, epochs=32, decline=100_000_000)

@@ -31,7 +31,7 @@ LACKING = {
 """What files of a kind have too little of."""
 
 
-class Pairs(NamedTuple):
+class OwnPairs(NamedTuple):
     """What was found at a path."""
 
     source: dict[str, Any]  # its node in the config
@@ -54,7 +54,7 @@ class Pairs(NamedTuple):
         return max(1, round(self.count * (1 - self.held_out)))
 
 
-def split_argument(arg: str, own: Collection[str]) -> tuple[dict[str, str], "Pairs"]:
+def split_argument(arg: str, own: Collection[str]) -> tuple[dict[str, str], "OwnPairs"]:
     """Reads a config's argument: a path, then values by name, parted by commas.
 
     Args:
@@ -86,7 +86,9 @@ def split_argument(arg: str, own: Collection[str]) -> tuple[dict[str, str], "Pai
 
 
 @functools.cache
-def _find_pairs(path: str, name: str | None, fields: tuple[str, ...], number: str | None) -> Pairs:
+def _find_pairs(
+    path: str, name: str | None, fields: tuple[str, ...], number: str | None
+) -> OwnPairs:
     """Recognizes the files at a path, counts the examples, and prints once what was found."""
     if number is not None and not (number.isdecimal() and int(number)):
         raise UserError(f"pairs={number} must be a number above 0")
@@ -94,7 +96,7 @@ def _find_pairs(path: str, name: str | None, fields: tuple[str, ...], number: st
         if name or fields:
             raise UserError("there is no path; it comes first, as in photos/,source=files")
         count = int(number or MANY)
-        return Pairs(dict(name="tar", path="data/pairs-*.tar", caption="txt"), count)
+        return OwnPairs(dict(name="tar", path="data/pairs-*.tar", caption="txt"), count)
     try:
         kind = name or recognize_source(path)
         if kind in (TEXT, "images"):
@@ -105,4 +107,4 @@ def _find_pairs(path: str, name: str | None, fields: tuple[str, ...], number: st
         raise UserError(re.sub(r"--source[=.]", "", told)) from error
     count = int(number or source.shard_sizes.sum())
     print(f"{path}: {count:,} examples, read as source={kind} (source=NAME says otherwise)")
-    return Pairs(node, count)
+    return OwnPairs(node, count)

@@ -31,9 +31,8 @@ from big_align.pages.run_report.report import refresh_report
 from big_align.parallel.devices.compilation import use_cache
 from big_align.parallel.distributed import agreement
 from big_align.runs import build, check
-from big_align.runs.initial_weights import read_initial_weights
+from big_align.runs.initial_weights import read_initial_weights, settle
 from big_align.runs.restore import load_weights
-from big_align.runs.settling import settle
 from big_align.training.logs.directions import FIELD, collect_said
 from big_align.training.logs.evaluations import EVALUATION, FILE, EvaluationLog
 from big_align.training.logs.metrics import format_table

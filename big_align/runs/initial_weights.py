@@ -31,6 +31,7 @@ from big_align.data.precomputed.shard_files import read_index
 from big_align.models.dual_encoder import TOWERS, DualEncoder
 from big_align.parallel.distributed import agreement
 from big_align.runs import build, dataset, restore, workdir
+from big_align.runs.own_vocabulary import take_vocabulary
 from big_align.runs.program import Program
 from big_align.training.row_tables import Table, place_centers
 from big_align.training.saving.step_folders import find_folder, has_steps
@@ -79,6 +80,16 @@ def check_init(node: Node, objective: Objective, needed: bool) -> None:
                 f"{where}: there is no file, folder or workdir {path}: put weights there, name "
                 f"others, --{where}=PATH or {PREFIX}OWNER/NAME, or start fresh, --{where}=''"
             )
+
+
+def settle(config: ConfigDict, workdir: str) -> ConfigDict:
+    """Returns the config of a run with all that it leaves to find out.
+
+    That is what names of a hub mean now, what is "from_init", and a vocabulary "from_data". What a
+    workdir has found before stays, so that a run continues when its sources are gone.
+    """
+    named = fix_names(config, workdir)
+    return take_vocabulary(take_settings(named, workdir), workdir)
 
 
 def fix_names(config: ConfigDict, folder: str) -> ConfigDict:

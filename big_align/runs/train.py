@@ -42,9 +42,8 @@ from big_align.runs.build import FIRST
 from big_align.runs.cached_features import FOLDER as FEATURES
 from big_align.runs.cached_features import cache_features
 from big_align.runs.evaluate import describe_evaluators, evaluate_all
-from big_align.runs.initial_weights import create_state
+from big_align.runs.initial_weights import create_state, settle
 from big_align.runs.program import Program, build_program
-from big_align.runs.settling import settle
 from big_align.runs.workdir import outline_model
 from big_align.training.health.rewinds import HEALTH, REWIND, Health
 from big_align.training.logs.directions import collect_said

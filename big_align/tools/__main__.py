@@ -13,7 +13,7 @@ import sys
 from big_align.core import huge_pages
 
 TOOLS = os.path.dirname(__file__)
-NO_TOOLS = ("__main__", "command")
+NO_TOOLS = ("__main__", "command", "command_line")
 RUNS = {
     "train": "Trains a model by a config or on the pairs at a PATH, or continues a run.",
     "eval": "Evaluates what a run has trained.",

@@ -7,7 +7,7 @@ For example:
 
 from absl import flags
 
-from big_align.runs import command_line
+from big_align.tools import command_line
 
 OUTPUT = flags.DEFINE_string("output", "retrieval.png", "The picture to write (png, pdf, svg).")
 EVALUATOR = flags.DEFINE_string(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from big_align.core.errors import ConfigError, suggest
-from big_align.runs import command_line
+from big_align.tools import command_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from big_align.config.config_files import list_packaged
+from big_align.config.overrides import load_config
 from big_align.core import errors
 from big_align.core.errors import ConfigError
 from big_align.runs import build
-from big_align.runs.command_line import load_config
 from tests.run_main import TINY
 
 

@@ -11,7 +11,8 @@ from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError, UserError
 from big_align.data.sources.tar_source import TarSource
 from big_align.pages.run_report import starts
-from big_align.runs import check, command_line, dataset
+from big_align.runs import check, dataset
+from big_align.tools import command_line
 
 FLICKR8K = "configs/align_flickr8k.py"
 TINY = "tests/tiny_config.py"

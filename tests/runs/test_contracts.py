@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError, find_status
 from big_align.data.examples import Example
 from big_align.evaluators.embedder import Embedder
 from big_align.objectives.clip import Clip
 from big_align.runs import build, check
-from big_align.runs.command_line import load_config
 from big_align.runs.evaluate import evaluate_all
 from examples.patches import Patches
 from examples.squares import Squares

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.models.dual_encoder import DualEncoder
 from big_align.parallel.meshes import make_mesh
 from big_align.runs import check, train
-from big_align.runs.command_line import load_config
 from examples.hardest_negative import HardestNegative
 from examples.patches import Patches
 from examples.squares import COLORS, Squares

@@ -172,7 +172,6 @@ def test_some_more_pairs_do_not_change_what_a_checkpoint_must_agree_with(pairs):
     ("argument", "message"),
     [
         ("nothing/", r"nothing/: there is no such file or folder"),
-        (",start=fresh", r"start = 'fresh' is unknown; known: pretrained, scratch"),
         (",start=scratch,size=cpu", r"size = 'cpu' is unknown.*; known: cores, gpu, pod"),
         (",pairs=0", r"pairs=0 must be a number above 0"),
         (",source=files", r"there is no path; it comes first"),

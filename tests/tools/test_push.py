@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from big_align import weights
+from big_align.config.overrides import load_config
 from big_align.runs import train, workdir
-from big_align.runs.command_line import load_config
 from big_align.tools import convert
 from tests import hub_server
 from tests.run_main import ROOT

@@ -7,9 +7,9 @@ import shutil
 import pytest
 from huggingface_hub import constants
 
+from big_align.config.overrides import load_config
 from big_align.core.errors import UserError
 from big_align.runs import evaluate, train
-from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import fix_names
 from tests.run_main import ROOT, read_losses
 from tests.weights.test_inherited_settings import FLAGS, SEEN
