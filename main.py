@@ -10,7 +10,7 @@ if __name__ == "__main__":
     stop_requests.begin()  # before anything is imported that takes time
 
 from big_align import __main__ as program
-from big_align.runs import command_line
+from big_align.tools import command_line
 
 __doc__ = program.__doc__
 

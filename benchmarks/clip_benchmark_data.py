@@ -14,7 +14,8 @@ from typing import Any
 
 from benchmarks.measuring import run_python
 from big_align.config.defaults import complete_config
-from big_align.configs import common, two_cores
+from big_align.configs import common
+from big_align.configs.parts import two_cores
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.suites import catalog
 

@@ -46,6 +46,7 @@ from benchmarks import measuring
 from big_align.config.components.models import build_model
 from big_align.config.components.signatures import make
 from big_align.config.components.transforms import shape_of_image
+from big_align.config.overrides import load_config
 from big_align.data.tags.tag_list import TagList, pad_tokens, weigh
 from big_align.models.bert import Bert
 from big_align.models.dual_encoder import DualEncoder
@@ -55,7 +56,6 @@ from big_align.parallel.batches import place_batch
 from big_align.parallel.meshes import make_mesh
 from big_align.runs import build
 from big_align.runs.check import BlankTokenizer
-from big_align.runs.command_line import load_config
 from big_align.training.state import describe_state
 from big_align.training.step import compile_step, make_train_step
 

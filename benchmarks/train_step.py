@@ -24,11 +24,12 @@ import jax
 import numpy as np
 
 from benchmarks import measuring
+from big_align.config.overrides import load_config
 from big_align.parallel.batches import place_batch
-from big_align.planning import stand_ins, tracing
+from big_align.planning import stand_ins
 from big_align.runs import build
+from big_align.runs.cached_features import describe_example
 from big_align.runs.check import BlankTokenizer
-from big_align.runs.command_line import load_config
 from big_align.runs.program import build_program
 from big_align.training.logs.goodput import Clock
 from big_align.training.logs.metrics import Progress
@@ -61,7 +62,7 @@ def prepare(config, batch_size: int):
         for said in stand_ins.fill_in(config, pathlib.Path(folder)):
             print(said)
         objective = build.build_objective(config, mesh, tokenizer)
-        example = tracing.describe_example(config, tokenizer, objective)
+        example = describe_example(config, tokenizer, objective)
     program = build_program(config, mesh, objective, build.example_batch(config, tokenizer))
     batch = place_batch(make_random_batch(example, batch_size), mesh)
     compiled, flops = program.compile_and_count(batch)

@@ -4,48 +4,30 @@
     model = big_align.load("workdirs/flickr8k")  # or a folder of transformers, open_clip or timm
     zimg = model.embed_images(["a.jpg", "b.jpg"])
 
-Names are imported on first use, so that `import big_align` costs nothing.
+Names are imported on first use, so that `import big_align` costs nothing; `__init__.pyi` is their
+list.
 """
 
+import ast
 import importlib
 from typing import Any
 
-FACE = {
-    "load": "big_align.use.inference.loaded_model",
-    "load_index": "big_align.use.search.search_index",
-    "save": "big_align.weights.api",
-    "make_loader": "big_align.runs.build",
-    "as_dataset": "big_align.runs.pipelines",
-    "LoadedModel": "big_align.use.inference.loaded_model",
-    "Pretrained": "big_align.weights.formats.pretrained",
-    "Embedder": "big_align.evaluators.embedder",
-    "contrastive_loss": "big_align.losses.contrastive",
-    "blockwise_contrastive_loss": "big_align.losses.blockwise_contrastive",
-    "sigmoid_loss": "big_align.losses.sigmoid",
-    "blockwise_sigmoid_loss": "big_align.losses.sigmoid",
-    "supervised_contrastive_loss": "big_align.losses.supervised_contrastive",
-    "blockwise_supervised_contrastive_loss": "big_align.losses.supervised_contrastive",
-    "mlcd_loss": "big_align.losses.cluster_discrimination",
-    "mlc_loss": "big_align.losses.cluster_discrimination",
-    "unicom_loss": "big_align.losses.cluster_discrimination",
-    "sampled_cluster_loss": "big_align.losses.sampled_cluster_discrimination",
-    "softmax_cross_entropy": "big_align.losses.classification",
-    "tag_recognition_loss": "big_align.losses.tag_recognition",
-    "find_tags": "big_align.losses.tag_recognition",
-    "Shards": "big_align.parallel.shards",
-    "make_schedule": "big_align.training.optimizers",
-    "make_optimizer": "big_align.training.optimizers",
-}
+with open(f"{__file__}i", encoding="utf-8") as _file:
+    _lines = [line for line in ast.parse(_file.read()).body if isinstance(line, ast.ImportFrom)]
+
+FACE = {alias.name: str(line.module) for line in _lines for alias in line.names}
 """The public names, and the modules that define them."""
 
-__all__ = list(FACE)
+__all__ = [*FACE, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("big_align")
     if name not in FACE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(FACE[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *FACE])
+    return sorted(__all__)

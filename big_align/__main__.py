@@ -4,8 +4,10 @@
   python -m big_align --workdir=DIR                                 continues
   python -m big_align --mode=eval --workdir=DIR                     evaluates
 
-In a checkout `python main.py` does the same. NAME is a packaged config, such as quickstart, or a
-config file. Any field is changed by --config.FIELD=VALUE; --help --config=NAME lists all of them.
+In a checkout `python main.py` does the same, and so do `big-align train` and `big-align eval`. To
+these a path may be given first: `big-align train data/photos` trains on the pairs there, and a
+workdir is continued or evaluated. NAME is a packaged config, such as quickstart, or a config file.
+Any field is changed by --config.FIELD=VALUE; --help --config=NAME lists all of them.
 """
 
 from big_align.parallel.distributed import stop_requests
@@ -15,9 +17,9 @@ if __name__ == "__main__":
 
 from absl import flags  # noqa: E402
 
-from big_align.core.errors import UserError  # noqa: E402
+from big_align.core.errors import WrongValue  # noqa: E402
 from big_align.parallel.distributed import processes  # noqa: E402
-from big_align.runs import command_line  # noqa: E402
+from big_align.tools import command_line  # noqa: E402
 
 MODE = flags.DEFINE_enum("mode", "train", ["train", "eval"], "Train (or continue), or evaluate.")
 DISTRIBUTED = flags.DEFINE_bool(
@@ -41,22 +43,24 @@ def main() -> None:
     evaluating = MODE.value == "eval"
     if DISTRIBUTED.value:
         processes.join_processes(takes_requests=not evaluating)
+    from big_align.pages.run_report import report
     from big_align.parallel.distributed import agreement
     from big_align.runs import evaluate, train
     from big_align.training import profiling
 
-    workdir = command_line.WORKDIR.value
+    workdir = command_line.given_workdir()
     config = command_line.evaluated_config() if evaluating else command_line.given_config()
     steps = profiling.parse_steps(PROFILE.value) if PROFILE.value else None
     agreement.check_start(config)
     if evaluating:
         if steps:
-            raise UserError("--profile traces steps of training; --mode=eval has none")
+            raise WrongValue("--profile traces steps of training; --mode=eval has none")
         evaluate.run(config, workdir, command_line.chosen_checkpoint())
     else:
-        if command_line.CHECKPOINT.value:
-            raise UserError("--checkpoint is for --mode=eval; training goes on from the newest")
+        if command_line.chosen_checkpoint() is not None:
+            raise WrongValue("--checkpoint is for --mode=eval; training goes on from the newest")
         train.run(config, workdir, steps, command_line.describe_command())
+        report.print_uses(workdir)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import copy
 from ml_collections import ConfigDict
 
 from big_align.config.defaults import complete_config
-from big_align.configs import align_b7, align_l2, clip_text, common
+from big_align.configs import align_b7, align_l2, common
+from big_align.configs.parts import clip_text
 from big_align.suites.catalog import read_benchmark
 
 RETRIEVAL = {"flickr30k": 3_000, "coco": 6_000}  # §5.1: steps

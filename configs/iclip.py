@@ -36,7 +36,8 @@ data/roberta-base, and from a Swin of MoBY (§4.1), data/moby_swin_tiny.pth or m
 """
 
 from big_align.config.defaults import complete_config
-from big_align.configs import clip_text, common
+from big_align.configs import common
+from big_align.configs.parts import clip_text
 
 LEGAL = {
     "scale": (

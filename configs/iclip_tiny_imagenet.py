@@ -8,7 +8,8 @@ With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lit
 """
 
 from big_align.config.defaults import complete_config
-from big_align.configs import common, two_cores
+from big_align.configs import common
+from big_align.configs.parts import two_cores
 
 METHODS = ("iclip", "iclip_names", "unicl")
 DESCRIBED = "data/tiny_imagenet_described.json"

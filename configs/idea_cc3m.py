@@ -38,7 +38,8 @@ OpenImages' test images are a table, docs/data.md#openimages.
 from ml_collections import ConfigDict
 
 from big_align.config.defaults import complete_config
-from big_align.configs import clip_text, common
+from big_align.configs import common
+from big_align.configs.parts import clip_text
 
 PAIRS = 2_900_000  # §4.1
 BATCH = 1024  # §4.1

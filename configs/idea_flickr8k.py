@@ -16,7 +16,8 @@ Behind a comma or alone:
 """
 
 from big_align.config.defaults import complete_config
-from big_align.configs import common, idea_cc3m, two_cores
+from big_align.configs import common, idea_cc3m
+from big_align.configs.parts import two_cores
 
 RECOGNITION = ("recognition", "recognition_bce", "recognition_cls")
 LOCKED = "locked"

@@ -6,7 +6,8 @@ With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lit
 """
 
 from big_align.config.defaults import complete_config
-from big_align.configs import common, idea_cc3m, two_cores
+from big_align.configs import common, idea_cc3m
+from big_align.configs.parts import two_cores
 
 METHODS = ("mlr", "mlr_bce")
 TAGS = "data/twemoji_tags.json"

@@ -4,7 +4,7 @@ The image tower comes from --config.init.image=WORKDIR, one of configs/mlcd_phot
 """
 
 from big_align.config.defaults import complete_config
-from big_align.configs import two_cores
+from big_align.configs.parts import two_cores
 
 
 def get_config():

@@ -26,7 +26,8 @@ with --labels_per_image=32 for 5c's, and --labels_per_image=32 --min_similarity=
 """
 
 from big_align.config.defaults import complete_config
-from big_align.configs import clip_text, common
+from big_align.configs import common
+from big_align.configs.parts import clip_text
 from big_align.weights.formats.preprocessing import CLIP_MEAN, CLIP_STD
 
 LEGAL = {

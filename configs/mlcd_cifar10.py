@@ -13,7 +13,8 @@
 """
 
 from big_align.config.defaults import complete_config
-from big_align.configs import common, mlcd, two_cores
+from big_align.configs import common, mlcd
+from big_align.configs.parts import two_cores
 from big_align.configs.unicl_imagenet import SMALL_EVALUATE, SMALL_TRAIN
 
 LEGAL = mlcd.ROWS | {"scale": ("16", "64")}

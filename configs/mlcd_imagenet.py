@@ -12,7 +12,8 @@ The clusters are those of CLIP's ViT-L/14, given as --config.data.precomputed.cl
 """
 
 from big_align.config.defaults import complete_config
-from big_align.configs import clip_text, common, mlcd
+from big_align.configs import common, mlcd
+from big_align.configs.parts import clip_text
 
 LEGAL = mlcd.ROWS | {
     "clusters": (  # Table 12

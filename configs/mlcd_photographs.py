@@ -14,7 +14,8 @@ and are given as --config.data.precomputed.clusters=clusters.
 """
 
 from big_align.config.defaults import complete_config
-from big_align.configs import common, mlcd, two_cores
+from big_align.configs import common, mlcd
+from big_align.configs.parts import two_cores
 
 LEGAL = mlcd.ROWS | {"scale": ("16", "64"), "init": ("pretrained",)}
 CLUSTERS = 1000

@@ -1,79 +1,185 @@
-"""Your own image-text pairs: train on most of them, and evaluate on those that are held out.
+"""Your own images and their texts: from files to a model that finds them, by one command.
 
-  python -m big_align.tools.build_vocab --source='data/pairs-*.tar' --size=30000 \
-      --output=data/vocabulary.txt
-  python main.py --config=configs/own_pairs.py --workdir=workdirs/pairs \
-      --config.data.source.path='data/pairs-*.tar'
+  python main.py --config=configs/own_pairs.py:photos/ --workdir=workdirs/mine
 
-docs/data.md has these two lines for every other layout of files. Arguments, parted by commas:
-  cores=2        towers and images for a laptop, instead of one GPU with 16 GB or more
-  classes=LIST   names the class of each held-out image too (zero-shot), where the data have labels:
-                 a class list of the package or a file; or `source`, for names in the data
+Behind the colon is where they are: a folder of images beside texts, or with a folder for each
+class; a table (CSV, Parquet, COCO's JSON); shards ('data/pairs-*.tar'); an address. What they are
+read as is printed. Some are held out, and all numbers are of those. Arguments may follow, parted by
+commas:
+  start=pretrained  published towers, whose features are computed once; then two linear layers and
+                    the upper half of the text tower are trained (the default)
+  start=scratch     a new CLIP, which opens in transformers and open_clip, with a vocabulary learned
+                    from the texts
+  start=WEIGHTS     a model of your own or of a hub, as in start=openai/clip-vit-base-patch32
+  size=cores        for a laptop, gpu for one accelerator, pod for many; by default what is here. A
+                    new CLIP is as large; of WEIGHTS, a laptop trains the text tower alone
+  pairs=N           how many there are, so that they need not be counted
+  classes=LIST      names the classes of their labels (label=FIELD): a class list of the package, a
+                    file, or `source` for names in the data. They are learned where there are no
+                    captions (caption=), and each held-out image is classified
+  source=NAME       what they are read as: csv, files, folder, tar, ... (docs/data.md)
+  FIELD=VALUE       another field of this source, as in caption=title
 """
 
 from big_align.config.defaults import complete_config
+from big_align.config.own_files import OwnPairs, split_argument
 from big_align.configs import common
+from big_align.configs.parts import published
+from big_align.core.errors import check_known
+from big_align.parallel.devices.machine import find_accelerator, is_one_of_several
 
-ARGUMENTS = {"cores": ("2",), "classes": ()}
+LENGTH = 32  # tokens; one caption of Flickr8k in 500 is longer
+LEAST_STEPS = 60
+CLASS_TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "{}.")
 
 
 def get_config(arg: str = ""):
     """Returns the config; `arg` is described above."""
-    given = common.parse_argument(arg, ARGUMENTS)
+    given, pairs = split_argument(arg, ("start", "size"))
+    start, size = given.get("start", "pretrained"), given.get("size") or _find_size()
+    check_known("size", size, NEW)
+    if start == "pretrained":
+        return _start_pretrained(pairs)
+    return _start_fresh(pairs, size) if start == "scratch" else _start_from(start, pairs, size)
+
+
+def _find_size() -> str:
+    return "cores" if not find_accelerator() else "pod" if is_one_of_several() else "gpu"
+
+
+def _get_base(pairs: OwnPairs):
+    """Returns what every start shares; evaluators follow when the transform is known."""
     config = common.get_base()
-    # Where the pairs are. --config.data.source.name=csv (tfrecord, folder, ...) has other fields.
-    config.data.source = dict(name="tar", path="data/pairs-*.tar", caption="txt")
-    # One in twenty is never trained on, always the same ones: a hash of the example's key decides.
-    # With very large data, a smaller fraction is enough; retrieval uses at most 5000 of them.
-    config.data.hold_out = 0.05
-    config.tokenizer = dict(name="wordpiece", vocabulary="data/vocabulary.txt", length=64)
-    config.model.text = dict(name="bert", vocab_size=30_000, max_length=64, pool="mean")
-    config.model.image_projection = True
-    config.objective = dict(name="clip")
-    config.optimizer = dict(name="adamw", weight_decay=0.1, b2=0.98, clip_norm=1.0)
-    config.schedule = dict(decay="cosine")
-    if "cores" in given:
-        evaluate = _fit_two_cores(config)
-    else:
-        evaluate = _fit_one_gpu(config)
-    # All metrics are measured on your data: on the held-out examples, and nothing else.
-    held_out = dict(source=dict(name="held_out"), transform=evaluate)
-    config.evaluators = dict(retrieval=dict(name="retrieval", **held_out))
-    if "classes" in given:
-        config.data.source.label = "cls"
-        config.evaluators.zero_shot = dict(name="zero_shot", names=given["classes"], **held_out)
+    config.data.source = pairs.source
+    config.data.hold_out = pairs.held_out
+    if not pairs.has_captions:
+        config.data.classes = pairs.classes
+        config.data.templates = CLASS_TEMPLATES
+    return config
+
+
+def _evaluate(config, pairs: OwnPairs, transform: str) -> None:
+    """Measures what is held out, in place: by its captions, and by the names of its classes."""
+    node = dict(source=dict(name="held_out"), transform=transform)
+    if pairs.has_captions:
+        config.evaluators.retrieval = dict(name="retrieval") | node
+    if pairs.classes:
+        named = dict(name="zero_shot", names=pairs.classes, templates=CLASS_TEMPLATES)
+        config.evaluators.zero_shot = named | node
+
+
+def _start_pretrained(pairs: OwnPairs):
+    """Returns the config of published towers."""
+    batch, steps = _plan(pairs, most=512, epochs=44, decline=7000)
+    first = _get_base(pairs)
+    published.use_towers(first, LENGTH)
+    published.train_layers(first, batch, steps)
+    _evaluate(first, pairs, first.data.transform)
+    if (
+        not pairs.has_captions
+    ):  # the texts of classes have few words, which leave the text tower as it is
+        first.objective.name = "unicl"
+        first.cached_features.towers = ("image",)
+        return complete_config(first)
+    batch, steps = _plan(pairs, most=256, epochs=6.5, decline=7000)
+    config = _get_base(pairs)
+    published.use_towers(config, LENGTH)
+    published.train_texts(config, complete_config(first), batch, steps)
+    _evaluate(config, pairs, config.data.transform)
     return complete_config(config)
 
 
-def _fit_one_gpu(config) -> str:
-    """Sizes a config for one GPU; returns the image operations of evaluation."""
-    config.batch_size = 512  # more negatives learn better: raise it with `microbatches`
-    config.total_steps = 20_000  # about ten epochs of a million pairs
+def _plan(pairs: OwnPairs, most: int, epochs: float, decline: int) -> tuple[int, int]:
+    """Returns the batch size, a power of two that the pairs can fill, and the number of steps.
+
+    Above `decline` pairs, epochs fall with the square root of their number.
+    """
+    batch = min(most, 2 ** max(1, pairs.trained.bit_length() - 1))
+    epochs *= min(1.0, (decline / pairs.trained) ** 0.5)
+    return batch, max(LEAST_STEPS, round(epochs * pairs.trained / batch))
+
+
+def _start_from(weights: str, pairs: OwnPairs, size: str):
+    """Returns the config of a dual encoder that is trained on, and stays what it is."""
+    config = _get_base(pairs)
+    config.init.all, config.init.temperature = weights, "all"
+    config.model.image = dict(name="from_init")
+    config.model.text = dict(name="from_init")
+    config.tokenizer = dict(name="from_init")
+    config.data.transform = "from_init"  # the whole of what it sees of an image
+    most = dict(cores=64, gpu=256, pod=8192)[size]
+    config.batch_size, config.total_steps = _plan(pairs, most, epochs=10, decline=100_000)
+    if size == "cores":
+        config.model.locked = ("image",)
+        config.cached_features.towers = ("image",)
+    else:
+        for tower in (config.model.image, config.model.text):
+            tower.update(dtype="bfloat16", remat="auto")
+    config.objective = dict(name="clip" if pairs.has_captions else "unicl", label_smoothing=0.1)
+    config.optimizer = dict(name="adamw", weight_decay=0.1, b2=0.98, clip_norm=1.0)
+    warmup = config.total_steps // 10
+    config.schedule = dict(decay="cosine", learning_rate=1e-5, warmup_steps=warmup)
+    config.checkpoint.every = config.evaluate_every = 500
+    _evaluate(config, pairs, "from_init")
+    return complete_config(config)
+
+
+def _start_fresh(pairs: OwnPairs, size: str):
+    """Returns the config of a new CLIP of a size."""
+    config = _get_base(pairs)
+    config.model.image_projection = True
+    config.model.projection_bias = False
+    config.tokenizer = dict(name="wordpiece", vocabulary="from_data", length=64)
+    config.model.image = dict(
+        name="vit", pool="cls", positions="learned", input_norm=True, patch_bias=False
+    )
+    config.model.text = dict(name="clip_text", activation="gelu", vocab_size=30_000, max_length=64)
+    config.objective = dict(name="clip" if pairs.has_captions else "unicl", temperature=0.07)
+    config.optimizer = dict(name="adamw", weight_decay=0.1, b2=0.98, clip_norm=1.0)
+    transform = NEW[size](config, pairs)
+    _evaluate(config, pairs, transform)
+    return complete_config(config)
+
+
+def _fit_cores(config, pairs: OwnPairs) -> str:
+    """Sizes a new CLIP for a laptop, in place; returns the image operations of evaluation."""
+    config.batch_size, steps = _plan(pairs, most=128, epochs=32, decline=3_000_000)
+    config.total_steps = steps = min(steps, 1000)
+    config.average_decay = 0.99
+    config.data.transform = "resize_small(72)|random_resized_crop(64, 0.5, 1.0)|flip_horizontal"
+    config.tokenizer.length = config.model.text.max_length = 32
+    config.model.image.update(variant="ti/8", depth=4)
+    config.model.text.update(variant="b", width=192, depth=2, mlp_dim=768, heads=3)
+    config.model.embedding_dim = 128
+    config.objective.label_smoothing = 0.1
+    config.schedule = dict(
+        decay="cosine", learning_rate=1e-3, warmup_steps=config.total_steps // 10
+    )
+    config.evaluate_every = config.checkpoint.every = 250
+    return "resize_small(64)|central_crop(64)"
+
+
+def _fit_gpu(config, pairs: OwnPairs) -> str:
+    """Sizes a new CLIP for one accelerator with 16 GB or more; returns the same."""
+    config.batch_size, config.total_steps = _plan(pairs, most=512, epochs=10, decline=1_000_000)
     config.data.transform = "random_resized_crop(224, 0.5, 1.0)|flip_horizontal"
     # Storing everything takes 48 GB; "full" saves most of that for a quarter more time.
-    config.model.image.update(name="vit", variant="s/16", dtype="bfloat16", remat="auto")
-    config.model.text.update(variant="medium", dtype="bfloat16", remat="auto")
+    config.model.image.update(variant="s/16", dtype="bfloat16", remat="auto")
+    config.model.text.update(variant="b", dtype="bfloat16", remat="auto")
     config.model.embedding_dim = 512
-    config.schedule.update(learning_rate=5e-4, warmup_steps=1000)
-    config.log_every = 50
-    config.evaluate_every = 2000
-    config.checkpoint.every = 1000
+    warmup = min(1000, config.total_steps // 10)
+    config.schedule = dict(decay="cosine", learning_rate=5e-4, warmup_steps=warmup)
+    config.log_every, config.evaluate_every, config.checkpoint.every = 50, 2000, 1000
     return "resize_small(224)|central_crop(224)"
 
 
-def _fit_two_cores(config) -> str:
-    """Sizes a config for two cores, as configs/align_flickr8k.py; returns the same."""
-    config.batch_size = 128
-    config.total_steps = 1000
-    config.average_decay = 0.99
-    config.data.transform = "resize_small(72)|random_resized_crop(64, 0.5, 1.0)|flip_horizontal"
-    config.tokenizer.length = config.model.text.max_length = 24
-    config.model.image.update(
-        name="resnet", variant="18", width=32, depths=(1, 1, 1), stem="patch4", drop_path=0.1
-    )
-    config.model.text.update(variant="mini", width=128, depth=1, mlp_dim=256)
-    config.model.embedding_dim = 128
-    config.schedule.update(learning_rate=1e-3, warmup_steps=10)
-    config.evaluate_every = 250
-    config.checkpoint.every = 250
-    return "resize_small(72)|central_crop(64)"
+def _fit_pod(config, pairs: OwnPairs) -> str:
+    """Sizes a new CLIP for many accelerators, as CLIP's ViT-B/16; returns the same."""
+    transform = _fit_gpu(config, pairs)
+    config.batch_size, config.total_steps = _plan(pairs, 16_384, epochs=32, decline=100_000_000)
+    config.model.image.variant = "b/16"
+    config.schedule.warmup_steps = min(2000, config.total_steps // 10)
+    return transform
+
+
+NEW = dict(cores=_fit_cores, gpu=_fit_gpu, pod=_fit_pod)

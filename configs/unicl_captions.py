@@ -22,7 +22,8 @@ members and the class list data/NAME.json, which `describe_classes` makes from W
 import math
 
 from big_align.config.defaults import complete_config
-from big_align.configs import clip_text, common, unicl_imagenet
+from big_align.configs import common, unicl_imagenet
+from big_align.configs.parts import clip_text
 from big_align.data.labels.classes import read_classes
 
 IMAGES = {  # Table 1; ImageNet-21K is 22K without the classes of 1K (§4.2.2): 12.9 million

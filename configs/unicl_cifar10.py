@@ -6,7 +6,8 @@ $BIG_ALIGN_DATA/cifar10, or wherever the benchmark cifar10 is found.
 """
 
 from big_align.config.defaults import complete_config
-from big_align.configs import common, two_cores
+from big_align.configs import common
+from big_align.configs.parts import two_cores
 from big_align.configs.unicl_grocery import METHODS, set_method
 from big_align.configs.unicl_imagenet import SMALL_EVALUATE, SMALL_TRAIN
 

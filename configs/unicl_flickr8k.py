@@ -6,7 +6,8 @@ With `init=pretrained`, behind a comma or alone, the towers are EfficientNet-Lit
 """
 
 from big_align.config.defaults import complete_config
-from big_align.configs import common, two_cores
+from big_align.configs import common
+from big_align.configs.parts import two_cores
 
 METHODS = ("both", "captions", "labels", "multitask")
 

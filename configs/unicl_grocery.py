@@ -11,7 +11,8 @@ configs/unicl_cifar10.py asks the same of CIFAR-10.
 from ml_collections import ConfigDict
 
 from big_align.config.defaults import complete_config
-from big_align.configs import common, two_cores
+from big_align.configs import common
+from big_align.configs.parts import two_cores
 
 METHODS = (
     *("unicl", "unicl_table", "unicl_table_image_to_text", "unicl_table_text_to_image"),

@@ -20,7 +20,8 @@ Tables of the paper, and the arguments of their rows and columns:
 """
 
 from big_align.config.defaults import complete_config
-from big_align.configs import clip_text, common
+from big_align.configs import common
+from big_align.configs.parts import clip_text
 from big_align.data.labels.classes import read_classes
 from big_align.training.optimizers import EXCLUDE
 

@@ -8,7 +8,8 @@ import tarfile
 from collections.abc import Mapping
 from typing import Any
 
-from big_align.configs import common, two_cores
+from big_align.configs import common
+from big_align.configs.parts import two_cores
 from experiments.training import Shared
 
 CLASSES = {"seen": 140, "dev": 20, "test": 42}

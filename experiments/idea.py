@@ -10,7 +10,8 @@ import tarfile
 import zlib
 from collections.abc import Mapping, Sequence
 
-from big_align.configs import common, idea_flickr8k, two_cores
+from big_align.configs import common, idea_flickr8k
+from big_align.configs.parts import two_cores
 from big_align.losses.tag_recognition import mark_tags
 from big_align.objectives.idea import Idea
 from experiments.class_splits import relabel

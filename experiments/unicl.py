@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from big_align.configs import two_cores
+from big_align.configs.parts import two_cores
 from experiments import class_splits, training
 from experiments.experiment import RECALLS, Experiment, Numbers, Row, Table
 

@@ -115,6 +115,16 @@ def without_type_checks(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub on loopback that this process uses, with a cache of its own, and without waiting."""
+    from tests import hub_server
+
+    with hub_server.serve(hub_server.Hub()) as served:
+        hub_server.use(served, tmp_path / "hf", monkeypatch)
+        yield served
+
+
 @pytest.fixture(autouse=True)
 def own_verbosity():
     """A command says how much its process logs, and where: that must not last longer than it."""

@@ -5,6 +5,8 @@ import re
 import shlex
 from typing import NamedTuple
 
+from big_align.tools.__main__ import RUNS
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 LANGUAGES = ("sh", "console", "python", "text")
@@ -79,15 +81,19 @@ def read_commands(page: str) -> list[Command]:
 
 
 def read_inline(page: str) -> list[Command]:
-    """Returns the commands that stand in a sentence or a table: `python ...` in backticks."""
+    """Returns the commands that stand in a sentence or a table, in backticks: `python ...`."""
     prose = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
-    return [Command(page, text) for text in re.findall(r"`((?:python|pytest) [^`\n]+)`", prose)]
+    return [
+        Command(page, text)
+        for text in re.findall(r"`((?:python|pytest|big-align) [^`\n]+)`", prose)
+    ]
 
 
 def find_program(text: str) -> list[str]:
     """Returns the words of a command from its own program on.
 
-    Variables, `time` and launchers stand before it: `A=1 launch/local.sh 2 -- python main.py`.
+    Variables, `time` and launchers stand before it: `A=1 launch/local.sh 2 -- python main.py`. What
+    `big-align` does is spelled as Python's command, the path of a run as its workdir.
     """
     words = [word for word in shlex.split(text) if word not in ("&", ";")]
     for number, word in enumerate(words):
@@ -95,7 +101,14 @@ def find_program(text: str) -> list[str]:
             return words[number:]
     while words and (words[0] == "time" or re.match(r"\w+=", words[0])):
         del words[0]
-    return words
+    if words[0] != "big-align" or words[1].startswith("-"):
+        return words
+    name, rest = words[1], words[2:]
+    if name not in RUNS:
+        return ["python", "-m", f"big_align.tools.{name}", *rest]
+    if rest and not rest[0].startswith("-"):
+        rest[0] = f"--workdir={rest[0]}"
+    return ["python", "-m", "big_align", f"--mode={name}", *rest]
 
 
 def read_links(page: str) -> list[str]:

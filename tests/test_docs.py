@@ -16,8 +16,9 @@ import pytest
 from absl import flags
 from PIL import Image
 
+from big_align.config.overrides import load_config
 from big_align.runs import check
-from big_align.runs.command_line import load_config
+from tests.console_command import write_command
 from tests.forked_programs import forking_python
 from tests.manual import (
     LANGUAGES,
@@ -74,7 +75,7 @@ def test_every_page_is_linked_from_the_front():
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_a_page_names_are_there(page):
     spans = re.findall(r"`([^`\n]+)`", (ROOT / page).read_text())
-    folders = "big_align|benchmarks|colabs|configs|docs|experiments|launch|tests"
+    folders = "big_align|benchmarks|colabs|configs|docs|examples|experiments|launch|tests"
     for span in spans:
         if re.fullmatch(rf"({folders})/[\w/.]+\.\w+", span):
             assert (ROOT / span).exists(), f"{page}: {span}"
@@ -202,7 +203,9 @@ RUN = list(dict.fromkeys(c.text for c in COMMANDS if not reason_not_to_run(c.tex
 
 
 def test_every_command_is_run_or_listed():
-    ours = r"(\w+=\S+ |time )*(launch/local.sh \d+ -- )?python (main\.py|-m big_align[ .])"
+    ours = (
+        r"(\w+=\S+ |time )*(launch/local.sh \d+ -- )?(python (main\.py|-m big_align[ .])|big-align)"
+    )
     strange = [text for text in RUN if not re.match(ours, text)]
     assert strange == [], "commands that are neither run nor listed in tests/page_commands.py"
     listed = [beginning for beginnings in NOT_RUN.values() for beginning in beginnings]
@@ -217,7 +220,7 @@ class Scratch:
     def __init__(self, folder: pathlib.Path, variables: dict[str, str]):
         self.folder = folder
         self.variables = variables
-        for name in ("main.py", "big_align", "configs", "launch", "tests"):
+        for name in ("main.py", "big_align", "configs", "examples", "launch", "tests"):
             (folder / name).symlink_to(ROOT / name)
         (folder / "data").mkdir()
 
@@ -264,6 +267,7 @@ def scratch(tmp_path_factory, data_dir, reference_dir):
         "PATH": f"{programs}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     with forking_python(programs, variables):
+        write_command(programs)
         yield Scratch(tmp_path_factory.mktemp("checkout"), variables)
 
 
@@ -273,7 +277,7 @@ def test_a_command_runs_as_it_stands(text, scratch):
     scratch.run(text)
 
 
-OWN_TESTS = ("docs/losses.md", "docs/search.md", "docs/use.md")
+OWN_TESTS = ("docs/extend.md", "docs/losses.md", "docs/search.md", "docs/use.md")
 
 
 def python_pages() -> list[str]:

@@ -72,8 +72,13 @@ def test_a_wheel_holds_what_is_no_python(tmp_path):
         shutil.copy(ROOT / name, clean)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, f"--wheel-dir={tmp_path}", str(clean)], check=True)
-    names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
-    files = [p for p in (ROOT / "big_align").rglob("*") if p.suffix in (".html", ".css", ".json")]
+    wheel = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
+    names = set(wheel.namelist())
+    files = [
+        p for p in (ROOT / "big_align").rglob("*") if p.suffix in (".html", ".css", ".json", ".pyi")
+    ]
     expected = {str(p.relative_to(ROOT)) for p in files} | {"big_align/py.typed"}
     expected |= {f"big_align/configs/{path.name}" for path in (ROOT / "configs").glob("*.py")}
     assert len(expected) > 5 and expected <= names, expected - names
+    (commands,) = (wheel.read(name) for name in names if name.endswith("/entry_points.txt"))
+    assert commands == b"[console_scripts]\nbig-align = big_align.tools.__main__:main\n"

@@ -93,6 +93,7 @@ def test_html_is_written_by_templates_alone():
 
 
 OWN_FILES = {
+    "", "tools.__main__",
     "suites.catalog", "suites.measuring.published", "config.config_files",
     "data.loading.parallel", "parallel.distributed.agreement", "parallel.distributed.failures",
     "core.huge_pages", "planning.compilation",
@@ -132,6 +133,25 @@ def test_what_was_given_is_opened_only_if_it_is_a_file():
         if here and module not in OWN_FILES | CHECKED and not module.startswith("configs."):
             found[module] = here
     assert found == {}
+
+
+def outer_calls(node):
+    """Yields the calls that an import makes: those outside of functions."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.Lambda):
+            yield from [child] if isinstance(child, ast.Call) else []
+            yield from outer_calls(child)
+
+
+def test_only_commands_define_flags_when_they_are_imported():
+    """A program that imports anything else may have flags of the same names."""
+    found = {
+        name
+        for name, tree in trees().items()
+        if any("DEFINE_" in ast.unparse(call.func) for call in outer_calls(tree))
+    }
+    tools = {f"big_align.tools.{name}" for name in ("show_retrieval", "show_tags")}
+    assert found == {"big_align.__main__", *tools}
 
 
 def functions(tree):

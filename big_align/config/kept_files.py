@@ -41,6 +41,13 @@ def use_kept_files(workdir: str | os.PathLike, config: ConfigDict) -> None:
             node[field] = str(copy)
 
 
+def replace_missing(workdir: str | os.PathLike, config: ConfigDict) -> None:
+    """Makes a config name the copies of files that are gone, in place."""
+    for node, field, copy in list(_list_files(workdir, config)):
+        if copy.is_file() and not files.is_file(locate(node[field])):
+            node[field] = str(copy)
+
+
 def check_vocabulary(workdir: str | os.PathLike, config: ConfigDict) -> None:
     """Checks that the files of the tokenizer of a trained model exist; no others can be made."""
     fields = VOCABULARIES if config.tokenizer.get("name") in TOKENIZERS else ()
@@ -71,6 +78,11 @@ def _list_files(
         if isinstance(given, str) and given not in built_in_names():
             key = (place, given) if given == OWN_NAMES else given  # each part has names of its own
             yield node, field, copies.setdefault(key, _name_copy(workdir, place, field, given))
+
+
+def name_vocabulary(workdir: str | os.PathLike) -> pathlib.Path:
+    """Returns where a workdir keeps a vocabulary of its own."""
+    return _name_copy(workdir, "tokenizer", "vocabulary", "vocabulary.txt")
 
 
 def _name_copy(workdir: str | os.PathLike, place: str, field: str, given: str) -> pathlib.Path:

@@ -6,6 +6,7 @@ all of their fields, and then each field takes the value that its text stands fo
 
 import ast
 import importlib.machinery
+import os
 import re
 import sys
 import types
@@ -25,8 +26,18 @@ from big_align.config.components.written_values import read_value
 from big_align.config.config_files import find_config, read_config
 from big_align.config.defaults import complete_config
 from big_align.config.fields import describe_fields
+from big_align.config.home_folder import expand_home
+from big_align.config.near_fields import fit_steps, suggest_field
 from big_align.config.places import find_node, find_table, source_fields
-from big_align.core.errors import ConfigError, UserError, put_in_a_line, suggest, tell_in_a_line
+from big_align.core.errors import (
+    ConfigError,
+    UserError,
+    checking_values,
+    put_in_a_line,
+    suggest,
+    tell_in_a_line,
+)
+from big_align.core.nodes import Node
 from big_align.data.loading.settings import LoaderSettings
 
 KEPT = ("length", "max_length", "transform", "vocab_size")
@@ -62,6 +73,40 @@ def split_changes(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return changes, others
 
 
+def load_config(path: str | os.PathLike, *overrides: str) -> ConfigDict:
+    """Loads a config as a command line does, for a notebook.
+
+    Args:
+      path: as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`.
+      overrides: as in `--config.batch_size=8`.
+
+    Raises:
+      UserError: there is no such file, or an override does not fit; the message is one line.
+    """
+    changes, others = split_changes(expand_home(overrides))
+    refuse_words(others)
+    return load_changed(os.path.expanduser(path), changes)
+
+
+def read_given(config: Node | str | os.PathLike, *overrides: str) -> ConfigDict:
+    """Returns a config that is given itself, or by its file and overrides, as in `load_config`.
+
+    Raises:
+      UserError: there is no such file, an override does not fit, or there is no file to override.
+    """
+    if isinstance(config, str | os.PathLike):
+        return load_config(config, *overrides)
+    if overrides:
+        raise UserError(f"{overrides[0]} changes a config file; set the fields of a config itself")
+    return config if isinstance(config, ConfigDict) else ConfigDict(config)
+
+
+def refuse_words(words: Sequence[str]) -> None:
+    """Raises a UserError if words of a command line are no flags."""
+    if words:
+        raise UserError(f"unexpected arguments {list(words)}; flags are written --name=value")
+
+
 def _check_name(word: str) -> None:
     """Raises a ConfigError if a flag names a field by what cannot be a name."""
     match = re.fullmatch(r"(--?config\.)([^=\[]*)(=.*)?", word, re.DOTALL)
@@ -75,6 +120,7 @@ def _check_name(word: str) -> None:
     raise ConfigError(f"{word}: {wrong!r} is no name of a field{told}")
 
 
+@checking_values()
 def load_changed(path: str, changes: Mapping[str, str]) -> ConfigDict:
     """Loads the config that a path names, with changes by place and all defaults; it is locked."""
     found = find_config(path)
@@ -89,6 +135,8 @@ def load_changed(path: str, changes: Mapping[str, str]) -> ConfigDict:
         for place, text in fields.items():
             _set_field(config, place, text)
         complete_config(config)
+        if any(place.rpartition(".")[2] == "total_steps" for place in changes):
+            fit_steps(config, changes)
     config.lock()
     return config
 
@@ -135,9 +183,10 @@ def _set_field(config: ConfigDict, place: str, text: str) -> None:
     above, _, field = place.rpartition(".")
     node, flag = find_node(config, above), f"--config.{place}={text}"
     if node is None:
-        raise ConfigError(f"{flag}: there is no config.{above}")
+        raise ConfigError(f"{flag}: there is no config.{above}{suggest_field(config, place)}")
     if field not in node:
-        raise ConfigError(f"{flag}: the config has no field {field!r}{suggest(field, node)}")
+        near = suggest_field(config, place)
+        raise ConfigError(f"{flag}: the config has no field {field!r}{near}")
     kinds = describe_fields(config, above)[field].kinds or (node.get_type(field),)
     try:
         value = None if text == "None" else read_value(text, kinds)
@@ -180,7 +229,7 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
             )
         target = lookup(name, table, f"config.{place}")
         _choose(node, name, target)
-        _prepare_fields(node, fields, target, f"config.{place}")
+        _prepare_fields(config, place, fields, target)
 
 
 def _check_mixture(config: ConfigDict, place: str, fields: Mapping[str, str]) -> None:
@@ -216,8 +265,9 @@ def _choose(node: ConfigDict, name: str, target: Any) -> None:
     fill_defaults(target, node)
 
 
-def _prepare_fields(node: ConfigDict, fields: Mapping[str, str], target: Any, where: str) -> None:
+def _prepare_fields(config: ConfigDict, place: str, fields: Mapping[str, str], target: Any) -> None:
     """Adds the fields that a command line sets, and that have no defaults, to a node."""
+    node, where = _make_node(config, place), f"config.{place}"
     known, sources = list_settable(target), source_fields(target)
     for path, text in fields.items():
         field = path.partition(".")[0]
@@ -225,9 +275,10 @@ def _prepare_fields(node: ConfigDict, fields: Mapping[str, str], target: Any, wh
             _make_node(node, field)
         elif field not in known:
             takes = [*sources, *known]
+            near = suggest(field, takes) or suggest_field(config, f"{place}.{field}")
             raise ConfigError(
                 f"--{where}.{path}={text}: {node['name']} has no field "
-                f"{field!r}{suggest(field, takes)}; it takes: {', '.join(takes)}"
+                f"{field!r}{near}; it takes: {', '.join(takes)}"
                 + mend(where, field, text, ["name", *takes])
             )
         elif field not in node:

@@ -6,14 +6,28 @@
 import contextlib
 import difflib
 import functools
-from collections.abc import Iterable, Iterator
+import inspect
+import numbers
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from absl import logging
 
+WRONG_USAGE = 2
+"""The exit status that tells launchers that starting again is of no use."""
+
 
 class UserError(ValueError):
     """What the user gave cannot be used; the message says what, and what would be right."""
+
+    is_wrong_value = False
+    """Whether it is about a value as it was written, whatever lies on disks."""
+
+
+class WrongValue(UserError):
+    """A value is not one of those that are possible."""
+
+    is_wrong_value = True
 
 
 class ConfigError(UserError):
@@ -29,6 +43,10 @@ class FieldError(UserError):
     def __init__(self, message: str, **fields: Any):
         super().__init__(f"{message}; set {', '.join(f'{k}={v}' for k, v in fields.items())}")
         self.message, self.fields = message, fields
+
+
+class MissingInput(ConfigError, FileNotFoundError):
+    """There is nothing at a path in a config, or not yet."""
 
 
 class CheckpointMismatch(UserError):
@@ -104,6 +122,29 @@ def naming_field(where: str) -> Iterator[None]:
         raise ConfigError(f"{where}: {error}") from error
 
 
+@contextlib.contextmanager
+def checking_values() -> Iterator[None]:
+    """Marks errors before anything is read as those of wrong values."""
+    try:
+        yield
+    except UserError as error:
+        error.is_wrong_value = True
+        raise
+
+
+def find_status(error: BaseException | None) -> int:
+    """Returns the exit status for an error: `WRONG_USAGE` for a wrong value, else 1.
+
+    What the operating system refuses, such as a file that is not there, may be there next time.
+    """
+    chain = []
+    while error is not None:
+        chain.append(error)
+        error = error.__cause__
+    is_wrong = any(isinstance(each, UserError) and each.is_wrong_value for each in chain)
+    return WRONG_USAGE if is_wrong and not any(isinstance(e, OSError) for e in chain) else 1
+
+
 LINE_MAX = 300  # characters of a message of a library, or of a file's text
 
 
@@ -128,10 +169,10 @@ def warn_once(message: str) -> None:
 
 
 def check_at_least(least: int, **values: int | float | None) -> None:
-    """Raises a UserError that names the first of the values below `least`; None is not checked."""
+    """Raises a WrongValue that names the first of the values below `least`; None is not checked."""
     for name, value in values.items():
         if value is not None and not value >= least:
-            raise UserError(f"{name} = {value} must be at least {least}")
+            raise WrongValue(f"{name} = {value} must be at least {least}")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -141,7 +182,74 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def check_known(field: str, given: object, known: Iterable[str]) -> None:
-    """Raises a UserError that names a field whose value is none of those there are."""
+    """Raises a WrongValue that names a field whose value is none of those there are."""
     if given not in (known := list(known)):
         near = suggest(str(given), known)
-        raise UserError(f"{field} = {given!r} is unknown{near}; known: {', '.join(known)}")
+        raise WrongValue(f"{field} = {given!r} is unknown{near}; known: {', '.join(known)}")
+
+
+SHOWN = 8  # parts of a value that are told
+
+
+def list_members(protocol: type) -> list[str]:
+    """Returns the attributes and methods of a protocol."""
+    methods = [name for name, x in vars(protocol).items() if callable(x) and name[0] != "_"]
+    called = ["__call__"] if "__call__" in vars(protocol) else []
+    return [*vars(protocol).get("__annotations__", {}), *methods, *called]
+
+
+def check_members(made: Any, protocol: type, where: str) -> None:
+    """Checks that an object has what a protocol asks for.
+
+    Raises:
+      ConfigError: it has not; the message names its class and what it lacks.
+    """
+    wanted = list_members(protocol)
+    # Not asked by its value: a property may refuse what the object was made with.
+    missing = [n for n in wanted if not _has_static(made, n) and not hasattr(made, n)]
+    if missing:
+        kind = getattr(made, "__name__", type(made).__name__)
+        raise ConfigError(
+            f"{where}: {kind} has no {', '.join(missing)}, which {protocol.__name__} in "
+            f"{protocol.__module__} describes; docs/extend.md has one that is whole"
+        )
+
+
+def _has_static(made: Any, name: str) -> bool:
+    return inspect.getattr_static(made, name, inspect) is not inspect
+
+
+def is_scalar(value: Any) -> bool:
+    """Returns whether a value is one number: of Python, of NumPy or of JAX."""
+    if isinstance(value, numbers.Number):
+        return not isinstance(value, complex)
+    return is_array(value) and value.shape == () and getattr(value.dtype, "kind", "O") in "biufV"
+
+
+def is_array(value: Any) -> bool:
+    """Returns whether a value is an array of NumPy or JAX, or a description of one."""
+    return isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "dtype")
+
+
+def show_value(value: Any) -> str:
+    """Describes a value: the shapes and types of arrays, the keys of dictionaries."""
+    if is_array(value):
+        return f"{value.dtype}[{' '.join(map(str, value.shape))}]"
+    if isinstance(value, Mapping):
+        parts = [f"{name!r}: {show_value(part)}" for name, part in value.items()]
+        return f"{{{_join(parts)}}}"
+    if isinstance(value, tuple | list):
+        first, last = "()" if isinstance(value, tuple) else "[]"
+        return f"{first}{_join([show_value(part) for part in value])}{last}"
+    return "None" if value is None else type(value).__name__
+
+
+def _join(parts: list[str]) -> str:
+    return ", ".join(parts if len(parts) <= SHOWN else [*parts[:SHOWN], "..."])
+
+
+def make_fault(
+    where: str, made: Any, member: str, found: str, wanted: str, verb: str = "returns"
+) -> ConfigError:
+    """Returns the error of an object one of whose members returns something else than it must."""
+    return ConfigError(f"{where}: {type(made).__name__}.{member} {verb} {found}, not {wanted}")

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, WrongValue
 
 PARTIAL = ".partial"  # the ending of files and folders that are not complete
 LEFT_AFTER = 3600  # seconds after which nobody writes to a file any more
@@ -45,7 +45,7 @@ def check_file(
     check_local(path, flag)
     given, target = f"{flag}={path}", pathlib.Path(path)
     if endings and not path.lower().endswith(tuple(endings)):
-        raise UserError(f"{given} must end in {' or '.join(endings)}")
+        raise WrongValue(f"{given} must end in {' or '.join(endings)}")
     if target.is_dir():  # as nothing is, the current folder
         raise UserError(f"{given} is a folder; name a file in it")
     if target.exists() and not overwrite:

@@ -11,7 +11,16 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from big_align.core.errors import UserError, put_in_a_line, tell_in_a_line
+import numpy as np
+
+from big_align.core.errors import (
+    ConfigError,
+    UserError,
+    make_fault,
+    put_in_a_line,
+    show_value,
+    tell_in_a_line,
+)
 from big_align.data.examples import BrokenExample, Example, Source, has_keys
 
 THREADS, CHUNK = 32, 64  # that read texts, and how many of these each takes at a time
@@ -36,6 +45,60 @@ def read_example(source: Source, shard: int, index: int) -> Example:
     """Reads an example; raises BrokenExample for anything wrong with it, or UserError."""
     with ONE_EXAMPLE:
         return source.read(shard, index)
+
+
+def check_first(source: Source, where: str) -> None:
+    """Reads the first example of a source from elsewhere, and checks that it is one.
+
+    Raises:
+      ConfigError: a method fails on it, or returns something else than `Source` says.
+    """
+    for name in ("shard_sizes", "broken"):
+        sizes = getattr(source, name)
+        if not (isinstance(sizes, np.ndarray) and sizes.ndim == 1 and sizes.dtype.kind in "iu"):
+            raise make_fault(where, source, name, show_value(sizes), "int64 [shards]", "is")
+    for shard in np.flatnonzero(source.shard_sizes)[:1].tolist():
+        for method, wanted in FIRST.items():
+            try:
+                found = getattr(source, method)(shard, 0)
+            except BrokenExample:
+                continue
+            except Exception as error:
+                told = f"fails on its first example: {tell_in_a_line(error)}"
+                raise ConfigError(f"{where}: {type(source).__name__}.{method} {told}") from error
+            if isinstance(found, Example) != (method == "read") or not _is_whole(found):
+                raise make_fault(where, source, method, _show(found), wanted)
+
+
+FIRST = {
+    "read_text": "(captions, labels), a list of texts and a tuple of whole numbers",
+    "read": "an Example with image, bytes of a file or uint8[h w 3], captions, a list of texts, "
+    "and labels, a tuple of whole numbers",
+}
+"""What the methods that read an example return."""
+
+
+def _is_whole(found: Any) -> bool:
+    """Returns whether something is an example, or the captions and labels of one."""
+    if isinstance(found, Example):
+        image, found = found.image, (found.captions, found.labels)
+        wrong_type = isinstance(image, np.ndarray) and image.dtype != np.uint8
+        if image is None or isinstance(image, str) or wrong_type:
+            return False
+    if not (isinstance(found, tuple) and len(found) == 2):
+        return False
+    captions, labels = found
+    texts = isinstance(captions, list) and all(isinstance(text, str) for text in captions)
+    whole = isinstance(labels, tuple) and all(isinstance(x, int | np.integer) for x in labels)
+    return texts and whole
+
+
+def _show(found: Any) -> str:
+    """Describes what was read."""
+    if not isinstance(found, Example):
+        return show_value(found)
+    fields = {name: getattr(found, name) for name in ("image", "captions", "labels")}
+    return f"an Example with {show_value(fields)}"
 
 
 def read_without_image(source: Source, shard: int, index: int) -> Example:

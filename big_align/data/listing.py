@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from big_align.core.errors import UserError, warn_once
+from big_align.core.errors import MissingFile, UserError, warn_once
 from big_align.data.files import exists, files_of
 
 Paths = str | Sequence[str]
@@ -42,7 +42,7 @@ def expand_paths(path: Paths, shards: str = "") -> list[str]:
         for pattern in _expand_braces(entry.replace(r"\,", COMMA)):
             pattern = pattern.replace(COMMA, ",")
             if not (matches := _match(pattern)):
-                raise ValueError(f"no file matches {pattern!r} (from the path {path!r})")
+                raise MissingFile(f"no file matches {pattern!r} (from the path {path!r})")
             names += matches
     if not names:
         raise ValueError(f"the path {path!r} names no file")

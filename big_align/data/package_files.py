@@ -8,15 +8,18 @@ from collections.abc import Iterable
 from big_align.core.errors import UserError
 
 PREFIX = "package:"
+LOCAL = "local-dir:"  # before folders, in open_clip
 
 
 def locate(path: str | os.PathLike) -> str:
-    """Returns where a file or folder is; a path without the prefix is returned as it is.
+    """Returns where a file or folder is; a path without a prefix is returned as it is.
+
+    `local-dir:PATH` is PATH.
 
     `package:MODULE/PATTERN` is the first match, by name, in the folder of an installed package. The
     package is not imported, since it may need packages that are not installed.
     """
-    path = os.fspath(path)
+    path = os.fspath(path).removeprefix(LOCAL)
     if not path.startswith(PREFIX):
         return path
     check_installed([path])

@@ -9,7 +9,7 @@ from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.evaluator import ImageEvaluator
 from big_align.evaluators.exhibits.confusion import show_confusion
 from big_align.evaluators.exhibits.exhibit import Measured
-from big_align.evaluators.zero_shot import ACCURACIES, measure_accuracy
+from big_align.evaluators.zero_shot import ACCURACIES, tell_accuracy
 
 
 class Classification(ImageEvaluator):
@@ -72,6 +72,4 @@ class Classification(ImageEvaluator):
                 f"in the {logits.shape[1]} classes from first_class = {self.first_class} on"
             )
         names = self.names or [str(number) for number in range(logits.shape[1])]
-        return Measured(
-            measure_accuracy(logits, label), lambda: show_confusion(logits, label, names)
-        )
+        return Measured(tell_accuracy(logits, label), lambda: show_confusion(logits, label, names))

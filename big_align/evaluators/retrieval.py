@@ -1,6 +1,6 @@
 """Image-text retrieval with several captions per image (Karpathy & Fei-Fei 2015; ALIGN §5.1)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -59,6 +59,37 @@ def measure_recalls(pairs: Pairs, ks: tuple[int, ...]) -> dict[str, float]:
     }
 
 
+def count_candidates(pairs: Pairs) -> dict[str, int]:
+    """Returns how many captions an image, and how many images a caption, is compared with."""
+    return dict(zip(DIRECTIONS, (len(pairs.owner), len(pairs.zimg)), strict=True))
+
+
+def find_chance(pairs: Pairs, ks: tuple[int, ...]) -> dict[str, float]:
+    """Returns the recalls of a random order, as `image_to_text_r1_chance`, and candidates.
+
+    An image with c of m captions has none of them among the first k with the probability that k of
+    the m - c others are drawn.
+    """
+    captions, images = count_candidates(pairs).values()
+    others = captions - np.bincount(pairs.owner, minlength=images)
+    found = {}
+    for k in ks:
+        drawn = np.arange(k)
+        missed = np.clip(others[:, None] - drawn, 0, None) / np.maximum(captions - drawn, 1)
+        chances = 1 - float(missed.prod(axis=1).mean()), min(1.0, k / images)
+        found |= {f"{name}_r{k}_chance": x for name, x in zip(DIRECTIONS, chances, strict=True)}
+    sizes = count_candidates(pairs)
+    return found | {f"{name}_candidates": float(count) for name, count in sizes.items()}
+
+
+def drop_certain(
+    numbers: Mapping[str, float], candidates: Mapping[str, int], ks: tuple[int, ...]
+) -> dict[str, float]:
+    """Leaves out recalls at k or more candidates, which any model has, and their chance."""
+    certain = {f"{name}_r{k}" for name, count in candidates.items() for k in ks if k >= count}
+    return {k: x for k, x in numbers.items() if k.removesuffix("_chance") not in certain}
+
+
 def take_language(pairs: Pairs, language: str) -> Pairs:
     """Returns the captions in a language, and the images that have one."""
     mine = np.array([language_of(caption) == language for caption in pairs.captions], bool)
@@ -82,8 +113,10 @@ def measure_languages(
         part = take_language(pairs, language)
         if not part.captions:
             raise UserError(f"no image that can be read has a caption in {language!r}")
-        recalls = measure_recalls(part, ks)
-        means[f"{language}_{MEAN}"] = float(np.mean(list(recalls.values())))
+        candidates = count_candidates(part)
+        recalls = drop_certain(measure_recalls(part, ks), candidates, ks)
+        means[f"{language}_{MEAN}"] = float(np.mean(list(recalls.values()) or [1.0]))
+        recalls |= drop_certain(find_chance(part, ks), candidates, ks)
         every |= {f"{language}_{name}": value for name, value in recalls.items()}
     return {MEAN: float(np.mean(list(means.values())))} | means | every
 
@@ -115,7 +148,8 @@ class Retrieval(ImageEvaluator):
     Image to text counts an image as found if any of its captions is among the first k; text to
     image uses every caption as a query. Examples whose images are identical after the transform
     count as one that has the captions of all: the result is that of a source that groups them.
-    Images without a caption do not count.
+    Images without a caption do not count. With each recall comes that of a random order, and a
+    recall at as many as there are candidates, which is always 1, is left out.
 
     Args:
       source: examples with an image and one or more captions.
@@ -188,7 +222,8 @@ class Retrieval(ImageEvaluator):
         if self.languages:
             recalls = measure_languages(pairs, self.languages, self.ks)
         else:
-            recalls = measure_recalls(pairs, self.ks)
+            recalls = measure_recalls(pairs, self.ks) | find_chance(pairs, self.ks)
+            recalls = drop_certain(recalls, count_candidates(pairs), self.ks)
 
         def show() -> list[Exhibit]:
             return [*show_pairs(pairs, read_pixels(self.source)), *show_pair_cosines(pairs)]

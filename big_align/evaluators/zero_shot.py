@@ -108,6 +108,18 @@ def measure_accuracy(
     }
 
 
+def tell_accuracy(
+    similarity: Float[np.ndarray, "n c"], label: Int[np.ndarray, "n"]
+) -> dict[str, float]:
+    """Returns `measure_accuracy` with what each is by chance; with five classes, no top 5."""
+    count = similarity.shape[1]
+    chance = {"top1": 1 / count, "top5": 5 / count, "mean_per_class": 1 / count}
+    numbers = measure_accuracy(similarity, label)
+    if count <= 5:
+        del numbers["top5"]
+    return numbers | {f"{name}_chance": chance[name] for name in numbers}
+
+
 ACCURACIES = ("top1", "top5", "mean_per_class")
 """The names of what `measure_accuracy` returns."""
 
@@ -197,7 +209,7 @@ class ZeroShot(ImageEvaluator):
         ztxt = embed_classes(embedder, self.tokenizer, self.texts)
         warn_of_alike(ztxt, self.texts, self.tokenizer, "zero_shot")
         similarity = zimg[readable] @ ztxt.T
-        numbers = measure_accuracy(similarity, label)
+        numbers = tell_accuracy(similarity, label)
         if self.seen is not None:
             numbers |= measure_seen(similarity, label, self.seen)
         return Measured(

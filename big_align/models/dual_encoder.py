@@ -1,10 +1,13 @@
 """An image tower and a text tower that embed into one space of unit-length vectors."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
+from big_align.core.errors import is_array, make_fault, show_value
 from big_align.core.module_paths import split_path
 from big_align.core.types import Embeddings, Features
 from big_align.models.parts import layers, locking
@@ -40,6 +43,20 @@ def normalize(x: Float[Array, "b d"]) -> Float[Array, "b d"]:
     square = jnp.sum(jnp.square(x), -1, keepdims=True)
     zero = square <= jnp.finfo(jnp.float32).tiny
     return jnp.where(zero, 0.0, x * jax.lax.rsqrt(jnp.where(zero, 1.0, square)))
+
+
+def _check_outputs(part: str, tower: nn.Module, outputs: Any, rows: Any) -> None:
+    """Raises a ConfigError if a tower returns something else than it must; rows may be symbolic."""
+    width: int = tower.output_dim
+    if isinstance(outputs, tuple) and len(outputs) == 2 and all(map(is_array, outputs)):
+        pooled, tokens = outputs
+        if pooled.shape == (rows, width) and tokens.shape[:-2] == (rows,):
+            return
+    wanted = (
+        f"(float[{rows} {width}], float[{rows} t c]): what it pools, as wide as its output_dim, "
+        "and its features at every position"
+    )
+    raise make_fault(f"config.model.{part}", tower, "__call__", show_value(outputs), wanted)
 
 
 class DualEncoder(nn.Module):
@@ -124,6 +141,7 @@ class DualEncoder(nn.Module):
         """Runs a tower, with whatever of it is locked in evaluation mode."""
         with locking.locking(self.path, self.locked):
             outputs = getattr(self, part)(*inputs, train and part not in self.locked)
+        _check_outputs(part, getattr(self, part), outputs, inputs[0].shape[0])
         return jax.lax.stop_gradient(outputs) if part in self.locked else outputs
 
     def image_features(self, image: Images, train: bool = False) -> Features:

@@ -17,8 +17,8 @@ POINTS = 240
 DOTS = 40
 """Most points of a curve that are shown as dots, with their values."""
 WIDTH, HEIGHT = 360, 170
-"""Size of a chart, roughly in pixels, so that its font is as large as that of the page."""
-LEFT, RIGHT, TOP, BOTTOM = 46, 354, 10, 146
+"""Size of a chart; no drawing is wider, so that its labels can be read on a phone."""
+LEFT, RIGHT, TOP, BOTTOM = 52, 354, 10, 146
 """The edges of the plotting area of a chart, in pixels."""
 LARGEST = 1e300
 """Numbers beyond this are drawn like infinity: their sums and differences may be infinite."""

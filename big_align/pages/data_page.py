@@ -110,4 +110,4 @@ def _mark_tokens(tokens: Sequence[str], length: int) -> Iterator[tuple[str, str]
     kept = len(tokens) if len(tokens) <= length else length - (tokens[-1] in SPECIAL)
     for place, token in enumerate(tokens):
         kind = "special" if token in SPECIAL else "cut" if place >= kept else ""
-        yield kind, token.removesuffix("</w>")
+        yield kind, token

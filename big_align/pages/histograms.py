@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from big_align.pages.charts import Drawing, Place, Shape, draw_line, write_text
+from big_align.pages.charts import WIDTH, Drawing, Place, Shape, draw_line, write_text
 
-LEFT, RIGHT, BASE, TALL = 20, 480, 130, 110
+LEFT, RIGHT, BASE, TALL = 14, 346, 130, 110
 """The edges and the height of the bars, in pixels."""
 
 
@@ -55,4 +55,4 @@ def draw_histogram(
         shapes.append(draw_line(x, 8, x, BASE, **{"class": "mark"}))
         where = (x - 4, 16, mark[1], "end") if left else (x + 4, 16, mark[1], "start")
         shapes.append(write_text(*where, **{"class": "note"}))
-    return Drawing(title, 500, 155, shapes)
+    return Drawing(title, WIDTH, 155, shapes)

@@ -4,11 +4,21 @@ import base64
 import functools
 import math
 import pathlib
+import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jinja2
+import markupsafe
+import numpy as np
 
 from big_align.evaluators.exhibits.exhibit import encode_image
+from big_align.pages.plots.shades import shade_confusion
+
+LONG = 16
+"""Characters of a word that is broken only if a line has no room for it."""
+JOINTS = re.compile(r"(?<=[/=|,])(?=\S)|(?<=[_-])(?=[^\W\d])|(?<=\.)(?=[^\W\d]\w{3})")
+"""Where longer words may be broken: after the signs that join the parts of names."""
 
 
 class Tile(NamedTuple):
@@ -42,7 +52,9 @@ def _make_environment() -> jinja2.Environment:
         "jpeg": write_address,
         "number": format_number,
         "percent": format_percent,
+        "joints": mark_joints,
         "picture": encode_image,
+        "shades": lambda counts: counts and shade_confusion(np.array(counts)).round(3).tolist(),
     }
     return made
 
@@ -50,6 +62,13 @@ def _make_environment() -> jinja2.Environment:
 def write_address(jpeg: bytes) -> str:
     """Returns a data URL that holds a JPEG; one of no picture if it is empty."""
     return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" if jpeg else "data:,"
+
+
+def mark_joints(text: str) -> markupsafe.Markup:
+    """Returns a text whose long words, such as paths and names, may be broken at their joints."""
+    words = re.split(r"(\s+)", text)
+    broken = (JOINTS.split(word) if len(word) > LONG else [word] for word in words)
+    return markupsafe.Markup().join(markupsafe.Markup("<wbr>").join(parts) for parts in broken)
 
 
 def format_number(value: float) -> str:
@@ -63,6 +82,11 @@ def format_number(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
+
+
+def format_source(node: Mapping[str, Any]) -> str:
+    """Formats the fields of a source in a config, except what is empty or off."""
+    return " ".join(f"{k}={v}" for k, v in node.items() if v or type(v) in (int, float))
 
 
 def format_percent(part: float | int, total: float | int = 1) -> str:

@@ -5,7 +5,7 @@ import re
 
 import jax
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, WrongValue
 from big_align.parallel.devices.chips import CHIPS, Chip
 from big_align.planning import gpu_topologies, topologies
 
@@ -62,7 +62,7 @@ def find_machine(name: str, slices: int = 1) -> Machine:
 def count_chips(name: str, slices: int = 1) -> int:
     """Returns the number of chips of a machine."""
     if name.partition(":")[0] not in CHIPS:
-        raise UserError(
+        raise WrongValue(
             f"topology {name!r} is not known; there are {', '.join(topologies.largest())}, and "
             f"NODESxGPUS of {', '.join(_gpus())}, such as h100:8x8"
         )
@@ -112,7 +112,7 @@ def same_size(kind: str, num_chips: int) -> str:
             raise UserError(f"{num_chips} {kind} are no whole nodes of 8; name one, {kind}:2x8")
         return f"{kind}:{nodes}x8"
     if kind not in topologies.GENERATIONS:
-        raise UserError(f"chip {kind!r} is not known; there are {', '.join(CHIPS)}")
+        raise WrongValue(f"chip {kind!r} is not known; there are {', '.join(CHIPS)}")
     shapes = topologies.GENERATIONS[kind].shapes
     sizes = {topologies.count_chips(f"{kind}:{shape}"): f"{kind}:{shape}" for shape in shapes}
     if num_chips not in sizes:

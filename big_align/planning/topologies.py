@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import jax
 from jax.experimental import topologies
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, WrongValue
 
 _ENVIRONMENT = {
     # Without these, libtpu looks for the metadata server of a TPU VM, and for its neighbors.
@@ -66,10 +66,10 @@ def parse_topology(name: str) -> tuple[Generation, tuple[int, ...]]:
     kind, _, shape = name.partition(":")
     if kind not in GENERATIONS:
         known = ", ".join(largest())
-        raise UserError(f"topology {name!r} is not known; generations, by their largest: {known}")
+        raise WrongValue(f"topology {name!r} is not known; generations, by their largest: {known}")
     if shape not in GENERATIONS[kind].shapes:
         known = ", ".join(GENERATIONS[kind].shapes)
-        raise UserError(f"topology {name!r} is not known; {kind} has {known}")
+        raise WrongValue(f"topology {name!r} is not known; {kind} has {known}")
     return GENERATIONS[kind], tuple(int(size) for size in shape.split("x"))
 
 

@@ -19,11 +19,10 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from big_align.config.overrides import load_config
 from big_align.config.plain_fields import check_batch, check_values
 from big_align.core.errors import UserError
-from big_align.core.types import Objective
 from big_align.core.whole_files import write_whole
-from big_align.objectives.parts.encoders import FEATURES
 from big_align.parallel.devices import choices
 from big_align.parallel.devices.compilation import compile_lowered
 from big_align.parallel.devices.compiler_flags import choose_effort
@@ -31,9 +30,9 @@ from big_align.parallel.devices.rematerialization import LEVELS, auto_is
 from big_align.parallel.meshes import batch_sharding, make_mesh
 from big_align.planning import gpu_topologies, stand_ins
 from big_align.planning.machines import Machine, find_machine
-from big_align.runs import build, cached_features
+from big_align.runs import build
+from big_align.runs.cached_features import describe_example
 from big_align.runs.check import BlankTokenizer
-from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import take_settings
 from big_align.runs.program import build_program
 from big_align.training import flops
@@ -144,24 +143,6 @@ def trace(
         "options": {} if machine.stands_in else program.options,
         "seconds": time.perf_counter() - start,
     }, step.lower()
-
-
-def describe_example(
-    config: ConfigDict, tokenizer: BlankTokenizer, objective: Objective
-) -> dict[str, np.ndarray]:
-    """Returns one row of a training batch, with its precomputed fields."""
-    example = build.example_batch(config, tokenizer)
-    for name, shape in objective.describe_fields().items():
-        example[name] = np.full((1, *shape), -1, np.int32)
-    cached = cached_features.read_settings(config).towers
-    for field, tower in FEATURES.items():
-        if tower in cached or config.data.get("precomputed", {}).get(field):
-            width = getattr(objective.model, tower).output_dim
-            several = example["text"].shape[1:-1] or (1,) if tower == "text" else ()
-            example[field] = np.zeros((1, *several, width), np.float32)
-    if "image_embedding" in example:
-        del example["image"]
-    return example
 
 
 def place_shapes(

@@ -150,7 +150,7 @@ def _draw(
         low, high = edges[place], edges[place + 1] - 1
         told = f"{low / unit:g}" if low == high else f"{low / unit:g} to {high / unit:g}"
         bins.append(Bin(f"{told}: {total:,}{f', {gone:,} dropped' * bool(gone)}", total, gone))
-    step = max(1, len(bins) // 6)
+    step = -(-len(bins) // 6)
     ticks = {place + 0.5: f"{edges[place] / unit:g}" for place in range(0, len(bins), step)}
     return draw_histogram(title, bins, ticks, log=log)
 

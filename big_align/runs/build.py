@@ -2,10 +2,11 @@
 
 import contextlib
 import inspect
+import os
 import types
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import optax
@@ -18,11 +19,13 @@ from big_align.config.components.pipelines import build_pipeline
 from big_align.config.components.signatures import advise, list_settable, lookup, make, without
 from big_align.config.components.tables import EVALUATORS, OBJECTIVES
 from big_align.config.components.transforms import shape_of_image
+from big_align.config.overrides import read_given
 from big_align.config.places import source_fields
-from big_align.core.errors import ConfigError, MissingCheckpoint
+from big_align.core.errors import ConfigError, MissingCheckpoint, check_members
 from big_align.core.nodes import Node
 from big_align.core.types import Objective, SavedPart, TrainingData
 from big_align.data.examples import Source, describe_shards
+from big_align.data.loading.parallel import check_rows
 from big_align.data.loading.text_samplers import text_shape_of
 from big_align.data.tags.tag_extraction import NO_TAG
 from big_align.data.tags.tag_list import read_tag_list
@@ -32,7 +35,7 @@ from big_align.objectives.parts.mixing import MixedLabels
 from big_align.parallel.distributed import agreement
 from big_align.parallel.meshes import make_mesh
 from big_align.runs import dataset
-from big_align.runs.command_line import load_config
+from big_align.runs.own_vocabulary import take_vocabulary
 from big_align.runs.providers import Context, provide
 from big_align.runs.streams import build_loader, check_class_texts, make_tokenizer
 from big_align.training import optimizers
@@ -55,6 +58,7 @@ def build_objective(config: Node, mesh: Mesh, tokenizer: Any) -> Objective:
     target = lookup(node.get("name"), OBJECTIVES, "config.objective")
     given = provide(target, Context(config, tokenizer, mesh))
     objective = make(target, node, "config.objective", **given)
+    check_members(objective, Objective, "config.objective")
     mixing = config.get("mixing") or {}
     if mixing.get("mixup_alpha") or mixing.get("cutmix_alpha"):
         objective = make(MixedLabels, mixing, "config.mixing", objective=objective)
@@ -135,7 +139,9 @@ def find_limits(config: Node) -> Limits:
 
 
 def make_loader(
-    config: Node | str, *overrides: str, rows: Int[np.ndarray, " r"] | None = None
+    config: Node | str | os.PathLike,
+    *overrides: str,
+    rows: Sequence[SupportsIndex] | Int[np.ndarray, " r"] | None = None,
 ) -> TrainingData:
     """Makes the training batches of a config, for use with a trainer of your own.
 
@@ -148,11 +154,11 @@ def make_loader(
       rows: the rows of the global batch that this process makes, ascending; None makes all.
 
     Raises:
-      UserError: a field of the config, or the data, cannot be used.
+      UserError: a field of the config, the data, or the rows cannot be used.
     """
-    if isinstance(config, str):
-        config = load_config(config, *overrides)
-    return build_train_loader(config, build_tokenizer(config), rows)
+    config = take_vocabulary(read_given(config, *overrides))
+    made = None if rows is None else check_rows(rows, config["batch_size"])
+    return build_train_loader(config, build_tokenizer(config), made)
 
 
 def build_evaluators(config: Node, tokenizer: Any) -> dict[str, Evaluator]:
@@ -174,6 +180,7 @@ def build_evaluator(config: Node, name: str, tokenizer: Any) -> Evaluator:
     if node.get("templates") is None and "templates" in list_settable(target):
         settings["templates"] = find_trained(config)
     evaluator = make(target, settings, where, **given)
+    check_members(evaluator, Evaluator, where)
     texts = getattr(evaluator, "texts", ())
     if texts:
         check_class_texts(texts, tokenizer, where)

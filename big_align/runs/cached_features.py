@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from flax import traverse_util
 
@@ -15,6 +16,7 @@ from big_align.config.components.transforms import check_repeatable, shape_of_im
 from big_align.core.digests import fingerprint
 from big_align.core.errors import ConfigError
 from big_align.core.nodes import Node
+from big_align.core.types import Objective
 from big_align.data.examples import Source
 from big_align.data.loading.settings import CachedFeatures
 from big_align.data.precomputed.shard_files import INDEX
@@ -36,6 +38,22 @@ FOLDER = "features"  # folder of a workdir that holds the features, unless the c
 def read_settings(config: Node) -> CachedFeatures:
     """Reads `config.cached_features`."""
     return make(CachedFeatures, config.get("cached_features") or {}, "config.cached_features")
+
+
+def describe_example(config: Node, tokenizer: Any, objective: Objective) -> dict[str, np.ndarray]:
+    """Returns one row of a training batch, with its precomputed fields."""
+    example = build.example_batch(config, tokenizer)
+    for name, shape in objective.describe_fields().items():
+        example[name] = np.full((1, *shape), -1, np.int32)
+    cached = read_settings(config).towers
+    for field, tower in FEATURES.items():
+        if tower in cached or (config["data"].get("precomputed") or {}).get(field):
+            width = getattr(objective.model, tower).output_dim
+            several = example["text"].shape[1:-1] or (1,) if tower == "text" else ()
+            example[field] = np.zeros((1, *several, width), np.float32)
+    if "image_embedding" in example:
+        del example["image"]
+    return example
 
 
 def check_towers(config: Node, frozen: Collection[str]) -> None:

@@ -5,7 +5,6 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import flax.linen as nn
 import jax
 import numpy as np
 from absl import logging
@@ -15,7 +14,7 @@ from big_align.config.components.signatures import advise, check_arguments, look
 from big_align.config.components.transforms import check_repeatable, shape_of_image
 from big_align.config.places import source_fields
 from big_align.config.plain_fields import check_fields
-from big_align.core.errors import ConfigError, naming_field, suggest
+from big_align.core.errors import ConfigError, checking_values, naming_field, suggest
 from big_align.core.nodes import Node
 from big_align.core.types import ModelState, Objective, Params
 from big_align.data.loading.broken import check_fraction
@@ -26,18 +25,20 @@ from big_align.data.precomputed.shard_files import INDEX, read_index
 from big_align.evaluators.embedder import REMEDIES
 from big_align.evaluators.evaluator import Evaluator
 from big_align.models.dual_encoder import TOWERS
+from big_align.objectives.parts.tracing import trace_encoding, trace_loss, trace_verb
 from big_align.parallel.devices.compilation import check_cache, check_options
 from big_align.runs import build, cached_features, dataset
 from big_align.runs.initial_weights import check_init
 from big_align.training.layer_rates import LayerRates
 from big_align.training.logs.directions import collect_said, find_direction
-from big_align.training.logs.trackers import check_wandb, open_trackers
+from big_align.training.logs.trackers import check_login, check_wandb, open_trackers
 from big_align.training.saving.checkpoint import Checkpointer
 from big_align.training.saving.retention import Retention
 from big_align.training.saving.rounds import check_deadline
 from big_align.training.saving.step_folders import find_folder, has_steps
 
 
+@checking_values()
 def check_config(config: Node, training: bool = True, workdir: str | None = None) -> None:
     """Checks every field of a config that can be checked without reading or compiling anything.
 
@@ -52,7 +53,7 @@ def check_config(config: Node, training: bool = True, workdir: str | None = None
     check_arguments(Checkpointer, keeping, "config.checkpoint")
     make(Retention, without(keeping, "folder", "deadline"), "config.checkpoint")
     make(check_deadline, {k: v for k, v in keeping.items() if k == "deadline"}, "config.checkpoint")
-    check_wandb(check_arguments(open_trackers, config["log"], "config.log").get("wandb"))
+    check_wandb(wandb := check_arguments(open_trackers, config["log"], "config.log").get("wandb"))
     build.build_optimizer(config)
     tokenizer = BlankTokenizer(config["tokenizer"])
     objective = build.build_objective(config, build.build_mesh(config), tokenizer)
@@ -61,9 +62,11 @@ def check_config(config: Node, training: bool = True, workdir: str | None = None
     cached = bool(cached_features.read_settings(config).towers)
     check_init(config["init"], objective, training and (cached or not begun))
     cached_features.check_towers(config, objective.frozen)
-    weights = _check_objective(config, objective, tokenizer)
+    weights = _check_objective(config, objective, tokenizer, training)
     _check_verbs(config, objective, weights, tokenizer)
     if training:
+        if jax.process_index() == 0:  # which alone logs
+            check_login(wandb)
         _check_precision(config, build.find_frozen(config, objective), weights[0])
         _tell_moving(config["optimizer"], weights[1])
         check_first(config, workdir)
@@ -183,9 +186,12 @@ def _check_evaluator(config: Node, node: Node, where: str) -> None:
 
 
 def _check_objective(
-    config: Node, objective: Objective, tokenizer: BlankTokenizer
+    config: Node, objective: Objective, tokenizer: BlankTokenizer, training: bool
 ) -> tuple[Params, ModelState]:
-    """Traces the towers on the shapes of a training batch: they check their own values."""
+    """Traces the towers on the shapes of a training batch, and the loss if it is to be trained.
+
+    Towers check their own values. Returns the shapes of parameters and statistics.
+    """
     one = build.example_batch(config, tokenizer)
     views = one["image"].shape[1:-3]
     if views and not objective.takes_views:
@@ -193,17 +199,18 @@ def _check_objective(
             f"config.data.views_per_image = {views[0]}, but the objective "
             f"{config['objective']['name']!r} takes one view an image"
         )
-    rows = config["batch_size"] // config["microbatches"]
-    batch = {k: jax.ShapeDtypeStruct((rows, *v.shape[1:]), v.dtype) for k, v in one.items()}
-    rng = jax.random.PRNGKey(0)
+    parts = config["microbatches"]
+    rows = config["batch_size"] // parts
     with naming_field("config.model"):
-        params, model_state = nn.meta.unbox(jax.eval_shape(objective.init, rng, one))
-        batch = jax.eval_shape(objective.augment, batch, rng, np.int32(0))
-        jax.eval_shape(objective.encode, params, model_state, batch, rng)
+        params, model_state, outputs = trace_encoding(objective, one, rows)
     optimizer, _ = build.build_optimizer(config, build.find_frozen(config, objective))
     jax.eval_shape(optimizer.init, params)  # checks its paths
-    rows = build.build_row_optimizer(config)
-    jax.eval_shape(lambda: jax.tree.map(rows.init, objective.init_tables(rng)))
+    init_row = build.build_row_optimizer(config).init
+    rng = jax.random.PRNGKey(0)
+    fresh = jax.eval_shape(lambda: jax.tree.map(init_row, objective.init_tables(rng)))
+    if training:
+        example = one | cached_features.describe_example(config, tokenizer, objective)
+        trace_loss(objective, params, dict(fresh), outputs, example, rows, parts)
     return params, model_state
 
 
@@ -227,7 +234,7 @@ def _check_verbs(
                         f"{verb!r}; {REMEDIES.get(verb, 'another objective is needed')}"
                     )
                 if (call := (verb, inputs["image"].shape)) not in traced:
-                    jax.eval_shape(getattr(objective, verb), *weights, inputs)
+                    trace_verb(objective, verb, *weights, inputs)
                     traced.add(call)
             if hasattr(target, "check_objective"):
                 target.check_objective(node, objective)
@@ -249,6 +256,7 @@ def _evaluated_batch(
     return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
 
 
+@checking_values()
 def check_keep_best(config: Node, evaluators: Mapping[str, Evaluator]) -> None:
     """Checks that the number that decides which checkpoint is best will be measured.
 

@@ -16,6 +16,9 @@ from big_align.core.errors import (
     ConfigError,
     MissingCheckpoint,
     WeightsMismatch,
+    is_scalar,
+    make_fault,
+    show_value,
     suggest,
     tell_in_a_line,
 )
@@ -28,7 +31,7 @@ from big_align.pages.run_report.report import refresh_report
 from big_align.parallel.devices.compilation import use_cache
 from big_align.parallel.distributed import agreement
 from big_align.runs import build, check
-from big_align.runs.initial_weights import read_initial_weights, take_settings
+from big_align.runs.initial_weights import read_initial_weights, settle
 from big_align.runs.restore import load_weights
 from big_align.training.logs.directions import FIELD, collect_said
 from big_align.training.logs.evaluations import EVALUATION, FILE, EvaluationLog
@@ -37,6 +40,9 @@ from big_align.training.saving.retention import Which
 from big_align.training.saving.step_folders import find_folder
 from big_align.training.state import describe_state, replace_weights
 from big_align.training.stopping import StopSignals
+
+NUMBERS = "a dictionary of numbers, as in {'accuracy': 0.5}"
+"""What an evaluator returns."""
 
 
 def evaluate_all(
@@ -63,12 +69,21 @@ def evaluate_all(
                 show(name, pictures)
             else:
                 numbers = evaluate(embedder)
+            _check_numbers(evaluate, numbers, f"config.evaluators.{name}")
         except BrokenDataError as error:
             where = f"config.evaluators.{name}"
             message = f"{where}: {error}; --{where}.max_broken_fraction=... sets it"
             raise BrokenDataError(message) from error
         results |= {f"{name}/{key}": float(value) for key, value in numbers.items()}
     return results
+
+
+def _check_numbers(evaluate: Evaluator, numbers: Any, where: str) -> None:
+    """Raises a ConfigError if an evaluator has returned something else than numbers by name."""
+    if not isinstance(numbers, Mapping):
+        raise make_fault(where, evaluate, "__call__", show_value(numbers), NUMBERS)
+    if wrong := {key: value for key, value in numbers.items() if not is_scalar(value)}:
+        raise make_fault(where, evaluate, "__call__", show_value(wrong), NUMBERS)
 
 
 def describe_evaluators(config: Any, evaluators: Mapping[str, Evaluator]) -> dict[str, Any]:
@@ -165,7 +180,7 @@ def run(config: Any, workdir: str, step: Which = None) -> dict[str, float]:
     The evaluators of the config determine what is measured, and its `init` the weights if there is
     no checkpoint. Returns numbers by `evaluator/name`.
     """
-    config = take_settings(config, workdir)
+    config = settle(config, workdir)
     check.check_config(config, training=False)
     use_cache(config.compilation_cache)
     tokenizer = build.build_tokenizer(config)

@@ -3,7 +3,7 @@
 import copy
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,15 @@ from ml_collections import ConfigDict
 
 from big_align.config.components.from_init import FROM_INIT
 from big_align.config.defaults import complete_config
-from big_align.core.errors import ConfigError, WeightsMismatch, suggest
+from big_align.config.kept_files import replace_missing
+from big_align.config.places import find_node
+from big_align.core.errors import (
+    ConfigError,
+    MissingInput,
+    WeightsMismatch,
+    naming_field,
+    suggest,
+)
 from big_align.core.module_paths import fits, split_path
 from big_align.core.nodes import Node
 from big_align.core.types import Objective, Params
@@ -23,9 +31,13 @@ from big_align.data.precomputed.shard_files import read_index
 from big_align.models.dual_encoder import TOWERS, DualEncoder
 from big_align.parallel.distributed import agreement
 from big_align.runs import build, dataset, restore, workdir
+from big_align.runs.own_vocabulary import take_vocabulary
 from big_align.runs.program import Program
 from big_align.training.row_tables import Table, place_centers
+from big_align.training.saving.step_folders import find_folder, has_steps
 from big_align.training.state import TrainState, replace_weights
+from big_align.weights.hub.download import fix_revision
+from big_align.weights.hub.names import PREFIX, parse_name
 from big_align.weights.transfer.settings import (
     COLORS,
     PROJECTIONS,
@@ -34,6 +46,7 @@ from big_align.weights.transfer.settings import (
     describe_model,
     inherit_tokenizer,
     inherit_tower,
+    inherit_transform,
     list_names,
 )
 from big_align.weights.transfer.tables import belongs, count_leading, fit_table, place_arrays
@@ -60,17 +73,71 @@ def check_init(node: Node, objective: Objective, needed: bool) -> None:
             )
         if not path or not needed or (part, path) == (TEMPERATURE, "all"):
             continue
-        if not (os.path.exists(locate(path)) or workdir.recognize_workdir(Path(path))):
-            absent = f"{where}: there is no file, folder or workdir {path}: put weights there, name"
-            raise ConfigError(f"{absent} others, --{where}=PATH, or start fresh, --{where}=''")
+        if path.startswith(PREFIX) or os.path.exists(locate(path)):
+            continue
+        if not workdir.recognize_workdir(Path(path)):
+            raise MissingInput(
+                f"{where}: there is no file, folder or workdir {path}: put weights there, name "
+                f"others, --{where}=PATH or {PREFIX}OWNER/NAME, or start fresh, --{where}=''"
+            )
+
+
+def settle(config: ConfigDict, workdir: str) -> ConfigDict:
+    """Returns the config of a run with all that it leaves to find out.
+
+    That is what names of a hub mean now, what is "from_init", and a vocabulary "from_data". What a
+    workdir has found before stays, so that a run continues when its sources are gone.
+    """
+    named = fix_names(config, workdir)
+    return take_vocabulary(take_settings(named, workdir), workdir)
+
+
+def fix_names(config: ConfigDict, folder: str) -> ConfigDict:
+    """Returns a config in which names of repositories have the commits that they now mean.
+
+    A run that has begun keeps the commits with which it started, and asks no hub. The first process
+    asks for all. The config itself stays as it is.
+    """
+    config = copy.deepcopy(config)
+    with config.unlocked():
+        if first := config.get("first"):
+            config.first = fix_names(first, os.path.join(folder, build.FIRST))
+        given = {part: config.init.get(part) for part in (*INIT, TEMPERATURE)}
+        if given := {part: path for part, path in given.items() if path}:
+            fixed = agreement.attempt("repositories", _fix, given, config, folder)
+            config.init.update(agreement.share("repositories", fixed))
+    return config
+
+
+def _fix(given: dict[str, str], config: ConfigDict, folder: str) -> dict[str, str]:
+    """Returns what those of the paths become that are names, by part.
+
+    Other processes than the first, on whose hosts other folders may lie, are not asked.
+    """
+    named = {part: path for part, path in given.items() if parse_name(path)}
+    if jax.process_index() != 0 or not named:
+        return {}
+    former, begun = restore.read_former(folder), False
+    if former is not None:
+        begun = has_steps(find_folder(folder, config.checkpoint.get("folder")))
+    fixed = {}
+    for part, path in named.items():
+        before = former.init.get(part) if begun else ""
+        known, name = (parse_name(each) if each else None for each in (before, path))
+        if known and name and known.id == name.id:
+            fixed[part] = str(known)
+        elif not begun:
+            with naming_field(f"config.init.{part}"):
+                fixed[part] = fix_revision(path)
+    return fixed
 
 
 def take_settings(config: ConfigDict, folder: str | None = None) -> ConfigDict:
-    """Replaces towers and a tokenizer named "from_init" by those of the models in `config.init`.
+    """Replaces what is named "from_init" by what the models in `config.init` have.
 
-    With an image tower come the mean and deviation of its colors, and with two towers of one model
-    the projections. A run that continues has all of them in its workdir. The config itself stays as
-    it is.
+    These are towers, a tokenizer and image operations. With an image tower come the mean and
+    deviation of its colors, and with two towers of one model the projections. A run that continues
+    has all of them in its workdir. The config itself stays as it is.
     """
     config = copy.deepcopy(config)
     if first := config.get("first"):
@@ -78,10 +145,11 @@ def take_settings(config: ConfigDict, folder: str | None = None) -> ConfigDict:
             config.first = take_settings(first, folder and os.path.join(folder, build.FIRST))
     parts = [part for part in TOWERS if (config.model.get(part) or {}).get("name") == FROM_INIT]
     tokenized = config.tokenizer.get("name") == FROM_INIT
-    if not parts and not tokenized:
+    prepared = [place for place in _list_transforms(config) if _of_init(config, place)]
+    wanted = [*parts, *(["text"] if tokenized else []), *(["image"] if prepared else [])]
+    if not wanted:
         return config
-    wanted = dict.fromkeys([*parts, *(["text"] if tokenized else [])])
-    there = _find_settings(config, wanted, restore.read_former(folder) if folder else None)
+    there = _find_settings(config, dict.fromkeys(wanted), folder, prepared)
     with config.unlocked():
         for part in parts:
             config.model[part] = inherit_tower(there[part], part, config.model[part])
@@ -92,16 +160,39 @@ def take_settings(config: ConfigDict, folder: str | None = None) -> ConfigDict:
         if tokenized:
             length = (config.model.get("text") or {}).get("max_length")
             config.tokenizer = inherit_tokenizer(there["text"], length, config.tokenizer)
+        for place in prepared:
+            find_node(config, place).transform = inherit_transform(there["image"], place)
         return complete_config(config)
 
 
+def _list_transforms(config: ConfigDict) -> list[str]:
+    """Returns the places of nodes that have image operations."""
+    mixture = (config.data.get("mixture") or {}).keys()
+    return [
+        *("data", *(f"data.mixture.{name}" for name in mixture)),
+        *(f"evaluators.{name}" for name in config.evaluators),
+    ]
+
+
+def _of_init(config: ConfigDict, place: str) -> bool:
+    node = find_node(config, place)
+    return node is not None and node.get("transform") == FROM_INIT
+
+
 def _find_settings(
-    config: ConfigDict, parts: Collection[str], former: ConfigDict | None
+    config: ConfigDict, parts: Collection[str], folder: str | None, prepared: Sequence[str]
 ) -> dict[str, Node]:
     """Returns the settings of the models that towers start from, as `describe_model` does."""
+    former = restore.read_former(folder) if folder else None
     same = former is not None and former.init.to_dict() == config.init.to_dict()
+    if same and folder:
+        replace_missing(folder, former)  # what the cache of a hub held may be gone
     if known := former if same else config.get("first"):
-        return dict.fromkeys(parts, {**known.model.to_dict(), "tokenizer": known.tokenizer})
+        seen = {find_node(known, place).transform for place in prepared if find_node(known, place)}
+        operations = {"transform": next(iter(seen))} if len(seen) == 1 else {}
+        settings = {**known.model.to_dict(), "tokenizer": known.tokenizer, **operations}
+        if not prepared or operations:
+            return dict.fromkeys(parts, settings)
     paths = {part: config.init.get(part) or config.init.get("all") for part in parts}
     for part, path in paths.items():
         if not path:

@@ -18,9 +18,12 @@ from clu import parameter_overview
 from jax.sharding import Mesh
 
 from big_align.config.components.signatures import make
+from big_align.config.components.tables import TOWERS
 from big_align.config.kept_files import keep_files
+from big_align.config.overrides import read_given
 from big_align.core import whole_files
 from big_align.core.errors import Rewound, Stopped
+from big_align.core.nodes import Node
 from big_align.core.types import Objective, TrainingData
 from big_align.data.precomputed.embedding_files import ClusterFolder
 from big_align.data.text.tokenizers import Tokenizer
@@ -28,6 +31,7 @@ from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.evaluator import Evaluator
 from big_align.evaluators.exhibits.clusters import show_clusters
 from big_align.evaluators.exhibits.exhibit import Show
+from big_align.evaluators.exhibits.first_batch import show_batch, take_first
 from big_align.pages.run_report import report, starts
 from big_align.pages.run_report.gallery import Gallery
 from big_align.parallel.batches import place_batch, process_rows
@@ -38,8 +42,9 @@ from big_align.runs.build import FIRST
 from big_align.runs.cached_features import FOLDER as FEATURES
 from big_align.runs.cached_features import cache_features
 from big_align.runs.evaluate import describe_evaluators, evaluate_all
-from big_align.runs.initial_weights import create_state, take_settings
+from big_align.runs.initial_weights import create_state, settle
 from big_align.runs.program import Program, build_program
+from big_align.runs.workdir import outline_model
 from big_align.training.health.rewinds import HEALTH, REWIND, Health
 from big_align.training.logs.directions import collect_said
 from big_align.training.logs.evaluations import TRAINING, EvaluationLog
@@ -53,6 +58,7 @@ from big_align.training.saving.ownership import own
 from big_align.training.saving.step_folders import read_record
 from big_align.training.state import TrainState
 from big_align.training.stopping import StopSignals
+from big_align.weights.api import list_formats, tell_formats
 
 PREPARING = "stopped on request before the first step; the same command continues"
 
@@ -80,6 +86,23 @@ def _leave_description(
     print(f"{sum(parts.values()):,} parameters; each one is listed in {folder}/parameters.txt")
     for name, count in parts.items():
         print(f"  {name:<24} {count:>14,}")
+
+
+def _tell_formats(
+    config: Any, tokenizer: Tokenizer, state: TrainState, workdir: str
+) -> dict[str, str]:
+    """Returns where the model opens, as `list_formats` does, and says it before a fresh run trains.
+
+    Towers from elsewhere open nowhere but here.
+    """
+    nodes = {part: config.model.get(part) for part in TOWERS}
+    known = all(node["name"] in TOWERS[part] for part, node in nodes.items() if node)
+    if jax.process_index() != 0 or "model" not in state.params or not known:
+        return {}
+    model = outline_model(config, tokenizer, state.params, state.model_state, workdir)
+    if not int(state.step) and os.path.basename(workdir) != FIRST:
+        print("\n".join(tell_formats(model)))
+    return list_formats(model)
 
 
 def _count_examples(
@@ -131,6 +154,28 @@ def _train_first(config: Any, workdir: str) -> Any:
     return config
 
 
+def train(
+    config: Node | str | os.PathLike, workdir: str | os.PathLike, *overrides: str
+) -> dict[str, float]:
+    """Trains a model as the command line does, or continues what is in the workdir.
+
+        big_align.train("quickstart", "workdirs/quickstart", "--config.total_steps=100")
+
+    Args:
+      config: a config, or its file in the form that `--config` takes.
+      workdir: the folder of the run, for metrics, the report and checkpoints.
+      overrides: as in `--config.batch_size=64`, if a file is given.
+
+    Returns:
+      The numbers of the last evaluation, by `evaluator/name`; none if none was due.
+
+    Raises:
+      UserError: a field of the config, the data or the workdir cannot be used.
+      Stopped: the run was interrupted, and is saved; the same call continues it.
+    """
+    return run(read_given(config, *overrides), os.path.expanduser(workdir))
+
+
 def run(
     config: Any,
     workdir: str,
@@ -146,7 +191,7 @@ def run(
     What can be mended is a UserError of `core.errors`. `Stopped` is raised on request, once the
     state is saved.
     """
-    config = take_settings(config, workdir)
+    config = settle(config, workdir)
     check.check_config(config, workdir=workdir)
     use_cache(config.compilation_cache)
     folder, features = config.checkpoint.folder, config.cached_features
@@ -196,7 +241,9 @@ def _run_on(
         # A restored state agrees with the record of what is built; sizes are compared after it.
         record = {**built.record, restore.SIZES: dict(loader.sizes)}
         # Errors in the data are reported before a workdir is created.
-        first_batch = place_batch(loader.batch(0), built.mesh)
+        local = loader.batch(0)
+        examples, first_batch = take_first(local), place_batch(local, built.mesh)
+        del local  # the loader reuses its memory
         stack.callback(report.refresh_report, workdir)
         run_time = RunTime(workdir, clock)
         stack.callback(run_time.report)
@@ -208,11 +255,13 @@ def _run_on(
         program = build_program(config, built.mesh, built.objective, example)
         state = _restore_or_create(config, workdir, built, program, checkpointer, loader, clock)
         facts = {"examples": _count_examples(loader, built.evaluators), **(command or {})}
+        facts["formats"] = _tell_formats(config, built.tokenizer, state, workdir)
         _leave_description(workdir, given, state, facts)
         health = _build_health(config, workdir, state, built, loader, checkpointer)
         profiler = Profiler(workdir, profile, int(state.step), config.total_steps)
         stack.callback(profiler.close)
-        gallery = Gallery(workdir, config.total_steps, _show_data(config))
+        shown = {"first batch": lambda: show_batch(examples, built.tokenizer), **_show_data(config)}
+        gallery = Gallery(workdir, config.total_steps, shown)
         trackers = _open_trackers(config, workdir)
         if checkpointer.preempted():  # of several processes; compiling may take minutes
             raise Stopped(PREPARING)

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,9 +17,10 @@ from ml_collections import ConfigDict
 
 from big_align.config import class_templates
 from big_align.config.components.models import build_model
+from big_align.config.components.transforms import check_repeatable
 from big_align.config.config_files import CONFIG_JSON, read_config
 from big_align.config.kept_files import check_vocabulary, use_kept_files
-from big_align.core.errors import MissingCheckpoint, UserError
+from big_align.core.errors import ConfigError, MissingCheckpoint, MissingFile, UserError
 from big_align.core.types import ModelState, Objective, Params
 from big_align.data.labels.classes import ClassList
 from big_align.runs import build, dataset, restore
@@ -30,6 +30,7 @@ from big_align.weights import api
 from big_align.weights.formats.preprocessing import Preprocessing
 from big_align.weights.formats.pretrained import Classifier, Pretrained, make_zeros
 from big_align.weights.formats.text_files import read_json
+from big_align.weights.hub.names import PREFIX, explain_absent, parse_name
 
 BIAS = "bias"  # what an objective that decides about each pair adds to scaled cosines
 
@@ -40,8 +41,8 @@ def read_pretrained(
     """Loads any model: one that a run has trained, or one that `weights.read` reads.
 
     The path is a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
-    `WORKDIR/checkpoints/best`, or a folder or file of `weights.read`. A tokenizer, as in
-    `config.tokenizer`, takes the place of the model's own.
+    `WORKDIR/checkpoints/best`, or what `weights.read` takes. A tokenizer, as in `config.tokenizer`,
+    takes the place of the model's own.
     """
     if not isinstance(tokenizer, Mapping | None):
         raise UserError(f"tokenizer={tokenizer!r} is no mapping of settings, as in {{'name': ...}}")
@@ -49,8 +50,11 @@ def read_pretrained(
     if recognize_workdir(found):
         with api.explained(found):
             return TrainedRun(found, tokenizer).read_model()
-    if told := _explain_near(os.fspath(path), found):
-        raise UserError(f"{path} {told}")
+    if parse_name(path) is None:
+        if near := _explain_near(os.fspath(path), found):
+            raise UserError(f"{path} {near}")
+        if not found.exists() and (absent := explain_absent(os.fspath(path))):
+            raise MissingFile(f"{path} {absent}")
     loaded = api.read(path)
     return loaded if tokenizer is None else dataclasses.replace(loaded, tokenizer=tokenizer)
 
@@ -66,11 +70,9 @@ def recognize_workdir(path: pathlib.Path) -> bool:
 def _explain_near(given: str, path: pathlib.Path) -> str:
     """Returns what to give instead of a path that is nearly a model; "" if it is not."""
     if "://" in given:
-        return "is an address; models are read from local folders: copy it to one first"
-    if not path.exists():
-        is_id = re.fullmatch(r"[\w.-]+/[\w.-]+", given) and not path.parent.exists()
-        fetched = f"`hf download {given} --local-dir={path.name}` makes a folder that is read"
-        return f"is not here; if it is an id of Hugging Face's hub, {fetched}" if is_id else ""
+        other = f"; a repository of Hugging Face's hub is {PREFIX}OWNER/NAME"
+        told = "is an address; models are read from local folders: copy it to one first"
+        return f"{told}{other}" if given.startswith("hf://") else told
     if path.suffix == ".zip":
         return "is compressed: unpack it, and give the folder"
     if path.name == CONFIG_JSON:
@@ -217,6 +219,10 @@ def _find_preprocessing(
     found = [Preprocessing.from_transform(text, *colors) for text in transforms if text]
     if found:
         return min(found, key=lambda seen: seen.operations is not None)
+    trained = config.data.get("transform")
+    with contextlib.suppress(ConfigError):  # it draws, so no image is prepared so in use
+        check_repeatable(trained, "config.data.transform")
+        return Preprocessing.from_transform(trained, *colors)
     square = f"resize_small({size[0]})|central_crop({size[0]})"
     guessed = square if size[0] == size[1] else f"resize{size}"
     guess = Preprocessing.from_transform(guessed, *colors)

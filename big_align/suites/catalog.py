@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from big_align.core.errors import UserError, suggest
+from big_align.core.errors import UserError, WrongValue, suggest
 from big_align.data.labels.classes import read_classes
 from big_align.suites import label_orders
 from big_align.suites.benchmark import Benchmark, Layout
@@ -35,7 +35,7 @@ class Suite:
 def read_benchmark(name: str) -> Benchmark:
     """Returns a benchmark of the package; an error suggests the nearest name."""
     if name not in _files_of_names():
-        raise UserError(f"there is no benchmark {name!r}{suggest(name, names())}")
+        raise WrongValue(f"there is no benchmark {name!r}{suggest(name, names())}")
     return _make_benchmark(name)
 
 
@@ -53,7 +53,7 @@ def suites() -> dict[str, str]:
 def read_suite(name: str) -> Suite:
     """Returns a suite; an error suggests the nearest name."""
     if name not in _read_suites():
-        raise UserError(f"there is no suite {name!r}{suggest(name, list(_read_suites()))}")
+        raise WrongValue(f"there is no suite {name!r}{suggest(name, list(_read_suites()))}")
     content = _read_suites()[name]
     names, given = tuple(expand([name])), content.get("templates", {})
     templates = {one: given.get(one, given[""]) for one in names} if given else {}
@@ -105,7 +105,7 @@ def _expand_one(name: str) -> list[str]:
     if not languages:
         known = [*_read_suites(), *names(), *_stems()]
         listed = "python -m big_align.tools.benchmark --list shows all"
-        raise UserError(f"there is no benchmark or suite {name!r}{suggest(name, known)}; {listed}")
+        raise WrongValue(f"there is no benchmark or suite {name!r}{suggest(name, known)}; {listed}")
     return [f"{name}_{language}" for language in languages]
 
 

@@ -23,7 +23,7 @@ import os
 import pathlib
 import sys
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, WrongValue
 from big_align.core.whole_files import check_file
 from big_align.tools import command
 
@@ -139,7 +139,7 @@ def read_names(
 
     names = command.split_names(text)
     if not names:
-        raise UserError(f"--benchmarks={text} names nothing; --list shows all that there is")
+        raise WrongValue(f"--benchmarks={text} names nothing; --list shows all that there is")
     if templates:
         return dict.fromkeys(catalog.expand(names), templates)
     return catalog.choose_texts(names)
@@ -159,7 +159,7 @@ def read_numbers(text: str) -> tuple[int, ...]:
     """Reads whole numbers above 0, separated by commas."""
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise UserError(f"--shots={text} must be whole numbers from 1 on, as in 1,2,4,8,16")
+        raise WrongValue(f"--shots={text} must be whole numbers from 1 on, as in 1,2,4,8,16")
     return tuple(int(part) for part in parts)
 
 

@@ -21,7 +21,7 @@ import sys
 
 from big_align.config.components import signatures, tables
 from big_align.config.components.source_flags import add_source_flags, open_captions, read_values
-from big_align.core.errors import UserError
+from big_align.core.errors import WrongValue
 from big_align.core.whole_files import check_file
 from big_align.data.labels.word_net import WordNet
 from big_align.data.tags import tag_counting, tag_list
@@ -68,7 +68,7 @@ def build_tags(options: argparse.Namespace) -> None:
     check_file(options.output, endings=[".json"], overwrite=options.overwrite)
     command.check_least(options, min_count=1, remove_top=0, max_tags=1, captions_used=1)
     if options.ids and not options.names:
-        raise UserError("--ids chooses among --names: give both")
+        raise WrongValue("--ids chooses among --names: give both")
     target = signatures.lookup(options.tokenizer, tables.TOKENIZERS, "--tokenizer")
     values = read_values(options.tokenizer_argument, "--tokenizer_argument", target)
     tokenizer = signatures.make(target, values, "--tokenizer")

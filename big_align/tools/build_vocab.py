@@ -4,8 +4,8 @@ For example:
   python -m big_align.tools.build_vocab --source='data/train-*.tar' \\
       --source_argument=caption=json.captions --size=100000 --output=vocabulary.txt
   python -m big_align.tools.build_vocab --source=captions.txt --output=vocabulary.txt
-  python -m big_align.tools.build_vocab --config=configs/own_pairs.py \\
-      --config.data.source.path='data/pairs-*.tar' --output=data/vocabulary.txt
+  python -m big_align.tools.build_vocab \\
+      --config=configs/own_pairs.py:'data/pairs-*.tar',start=scratch --output=data/vocabulary.txt
   python -m big_align.tools.build_vocab --source='data/train-*.tar' --temperature=5 \\
       --source_argument=caption='json.{en,de}' --size=250000 --output=vocabulary.txt
   python -m big_align.tools.build_vocab --source='data/train-*.tar' --runner=DirectRunner \\
@@ -20,7 +20,6 @@ that captions are marked with.
 """
 
 import argparse
-import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,10 +28,8 @@ from absl import logging
 
 from big_align.config.components.source_flags import add_source_flags, open_captions
 from big_align.core.errors import UserError
-from big_align.core.nodes import Node
 from big_align.core.progress import make_bar
 from big_align.core.whole_files import check_file
-from big_align.data.tags import tag_counting
 from big_align.data.text import vocabulary, word_counts
 from big_align.data.text.temperature import share_by_temperature
 from big_align.tools import command
@@ -157,23 +154,11 @@ def _open(options: argparse.Namespace, overrides: list[str]) -> tuple[Iterable[s
     if options.source:
         given = options.source, options.source_name, options.source_argument
         return open_captions(*given)[0](), None
-    from big_align.runs.command_line import load_config
+    from big_align.config.overrides import load_config
+    from big_align.runs import own_vocabulary
 
     config = load_config(options.config, *overrides)
-    return _read(config), config.data.get("language_temperature")
-
-
-def _read(config: Node) -> Iterator[str]:
-    """Yields the texts that a config trains on."""
-    from big_align.data.labels.prompts import fill_class_templates
-    from big_align.runs import dataset
-
-    for part in dataset.read_parts(config).values():
-        if part.classes is None:
-            yield from tag_counting.read_captions(dataset.open_source(part))
-            continue
-        given = part.classes, part.loader.get("templates")
-        yield from itertools.chain.from_iterable(fill_class_templates(*given, synonyms=False))
+    return own_vocabulary.read_texts(config), config.data.get("language_temperature")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from big_align.config.home_folder import expand_home
+from big_align.config.program_name import spell
 from big_align.core import library_messages, whole_files
-from big_align.core.errors import Stopped, UserError
+from big_align.core.errors import Stopped, UserError, WrongValue, find_status
 from big_align.parallel.distributed import processes
 
 
@@ -24,7 +25,7 @@ def check_least(options: argparse.Namespace, **least: int) -> None:
     for name, bound in least.items():
         value = getattr(options, name)
         if value is not None and value < bound:
-            raise UserError(f"--{name}={value} must be at least {bound}")
+            raise WrongValue(f"--{name}={value} must be at least {bound}")
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,8 +40,8 @@ class Parser(argparse.ArgumentParser):
 def make_parser(name: str, doc: str | None, **settings: Any) -> argparse.ArgumentParser:
     """Returns a parser whose help begins with the docstring of the command's module."""
     return Parser(
-        prog=f"python -m big_align.tools.{name}",
-        description=doc,
+        prog=spell(f"python -m big_align.tools.{name}"),
+        description=doc and spell(doc),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **settings,
     )
@@ -68,8 +69,8 @@ def run(act: Callable[..., int | None], *arguments: Any) -> int:
 
     Only what the user can change is such a line; anything else is a bug, and keeps its traceback.
     `act` imports what takes time, so that --help does not wait for it. The exit status is what it
-    returns, or 0; 1 after an error, 130 after Ctrl-C, and that of `Stopped` after a request to
-    stop.
+    returns, or 0; 2 after a wrong value, 1 after another error, 130 after Ctrl-C, and that of
+    `Stopped` after a request to stop.
     """
     # As in command_line: silence what libraries print at startup; real failures are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -79,7 +80,7 @@ def run(act: Callable[..., int | None], *arguments: Any) -> int:
     except (UserError, OSError) as error:
         processes.fail(error)
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return find_status(error)
     except KeyboardInterrupt as error:
         processes.fail(error)
         print("interrupted", file=sys.stderr)

@@ -34,7 +34,7 @@ import pathlib
 import shutil
 import sys
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, WrongValue
 from big_align.tools import command
 
 
@@ -106,11 +106,11 @@ def _check(options: argparse.Namespace) -> None:
 
     check_fraction(options.max_broken_fraction)
     if options.what != "text" and (options.column or options.key_column):
-        raise UserError("--column and --key_column are for texts: give --what=text as well")
+        raise WrongValue("--column and --key_column are for texts: give --what=text as well")
     if options.what == "text" and options.transform:
-        raise UserError("--transform is for images, and --what=text embeds texts")
+        raise WrongValue("--transform is for images, and --what=text embeds texts")
     if options.key_column and not options.column:
-        raise UserError("--key_column is beside --column, which is not given")
+        raise WrongValue("--key_column is beside --column, which is not given")
     if options.output.suffix.lower() in OTHER_ENDINGS:
         raise UserError(
             f"--output={options.output}: a file that is written is .npy or .parquet; any other "
@@ -120,21 +120,23 @@ def _check(options: argparse.Namespace) -> None:
         if options.output.exists():
             raise UserError(f"--output={options.output} is there: remove it, or name another")
         if options.distributed:
-            raise UserError("--distributed needs a folder: several processes write no single file")
+            raise WrongValue("--distributed needs a folder: several processes write no single file")
 
 
 def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str) -> None:
     from big_align.config.components.source_flags import open_source
     from big_align.parallel.distributed import agreement
     from big_align.runs import embed_source, workdir
+    from big_align.weights.hub.download import fix_revision
 
     source, node = open_source(options.source, options.source_name, options.source_argument)
-    pretrained = workdir.read_pretrained(options.model)
+    named = fix_revision(options.model)
+    pretrained = workdir.read_pretrained(named)
     encoder = embed_source.make_encoder(
         pretrained, options.what, options.transform, options.batch_size
     )
-    print(f"{options.model}: {pretrained.description}, images by {encoder.transform}")
-    made_by = {"model": options.model, "source": node}
+    print(f"{named}: {pretrained.description}, images by {encoder.transform}")
+    made_by = {"model": named, "source": node}
     agreement.check_index(embed_source.describe_folder(encoder, source, dtype, made_by))
     count = embed_source.embed_source(
         encoder, source, folder, dtype, made_by, options.max_broken_fraction
@@ -149,6 +151,7 @@ def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str)
 def _embed_texts(options: argparse.Namespace, folder: pathlib.Path, dtype: str) -> None:
     from big_align.config.components.source_flags import TEXT, open_source, recognize_source
     from big_align.use.inference import embed_texts, loaded_model, text_shards
+    from big_align.weights.hub.download import fix_revision
 
     path, name = options.source, options.source_name
     if options.column:
@@ -159,9 +162,10 @@ def _embed_texts(options: argparse.Namespace, folder: pathlib.Path, dtype: str) 
     else:
         source, node = open_source(path, name, options.source_argument, captions=True)
         texts = text_shards.list_captions(source)
-    model = loaded_model.load(options.model, batch_size=options.batch_size, progress=False)
-    print(f"{options.model}: {model.description}")
-    made_by = {"model": options.model, "source": node}
+    named = fix_revision(options.model)
+    model = loaded_model.load(named, batch_size=options.batch_size, progress=False)
+    print(f"{named}: {model.description}")
+    made_by = {"model": named, "source": node}
     count = embed_texts.embed_texts(model, texts, folder, dtype, made_by)
     total, shards = int(texts.shard_sizes.sum()), len(texts.shard_sizes)
     print(f"{folder}: {count} of {total} texts embedded now, {shards} shards")

@@ -21,7 +21,7 @@ import sys
 
 from absl import logging
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, WrongValue
 from big_align.core.whole_files import check_file
 from big_align.tools import command
 
@@ -82,7 +82,7 @@ def find_duplicates(options: argparse.Namespace) -> None:
     threshold = twin_list.THRESHOLD if options.threshold is None else options.threshold
     settings = twin_list.TwinSettings(threshold, options.within, options.buckets, options.probes)
     if not options.against and not options.within:
-        raise UserError("there is nothing to compare with: give --against, or --within, or both")
+        raise WrongValue("there is nothing to compare with: give --against, or --within, or both")
     for flag, path in (("--output", options.output), ("--page", options.page)):
         if path and "://" not in path:
             check_file(path, flag)

@@ -20,7 +20,7 @@ from typing import Any
 
 from absl import logging
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, WrongValue
 from big_align.tools import command
 
 
@@ -61,17 +61,19 @@ def index(options: argparse.Namespace) -> None:
     from big_align.parallel.distributed import processes
     from big_align.use.inference.loaded_model import load
     from big_align.use.search.index_building import IndexBuilder
+    from big_align.weights.hub.download import fix_revision
 
     processes.check_alone("an index is built by one process; start it without a launcher")
     if not 0 < options.recall <= 1:
-        raise UserError(f"--recall={options.recall:g} must be above 0, and at most 1")
+        raise WrongValue(f"--recall={options.recall:g} must be above 0, and at most 1")
     if not 0 <= options.thumbnail <= 2048:
-        raise UserError(f"--thumbnail={options.thumbnail} must be from 0 to 2048 pixels")
+        raise WrongValue(f"--thumbnail={options.thumbnail} must be from 0 to 2048 pixels")
     given = options.source, options.source_name, options.source_argument
     source, node = open_source(*given, captions=True, needs_texts=False)
     metadata = read_metadata(options, source)
-    model = load(options.model, transform=options.transform, progress=False)
-    path = os.path.abspath(options.model) if os.path.exists(options.model) else options.model
+    there = os.path.exists(options.model)
+    path = os.path.abspath(options.model) if there else fix_revision(options.model)
+    model = load(path, transform=options.transform, progress=False)
     made_by = {"model": path, "source": node}
     builder = IndexBuilder(model, options.output, made_by, options.dtype, options.thumbnail)
     report = builder.build(source, metadata, options.recall, options.search)
@@ -95,7 +97,7 @@ def read_metadata(options: argparse.Namespace, source: Any) -> Any:
     if options.metadata is not None:
         return metadata.MetadataTable(options.metadata, options.metadata_key)
     if options.metadata_key:
-        raise UserError("--metadata_key is the column of a table: give --metadata=FILE")
+        raise WrongValue("--metadata_key is the column of a table: give --metadata=FILE")
     try:
         return metadata.read_source(source)
     except UserError as error:  # the images can be indexed all the same

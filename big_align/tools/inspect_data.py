@@ -1,9 +1,9 @@
 """Inspects the training data of a config as the loader sees it, and writes a page about it.
 
 For example:
-  python -m big_align.tools.inspect_data --config=configs/own_pairs.py:cores=2 \\
-      --config.data.source.path='data/pairs-*.tar' --output=data.html
-  python -m big_align.tools.inspect_data --config=configs/own_pairs.py --examples=all
+  python -m big_align.tools.inspect_data --config=configs/own_pairs.py:'data/pairs-*.tar' \\
+      --output=data.html
+  python -m big_align.tools.inspect_data --config=configs/own_pairs.py:photos/ --examples=all
 
 It reports the number of examples, broken examples by kind, image sizes, tokens per text, how many
 texts are truncated, and duplicates. The page is a single file, and shows pictures after the
@@ -16,7 +16,7 @@ import shlex
 import sys
 from typing import Any
 
-from big_align.core.errors import UserError
+from big_align.core.errors import WrongValue
 from big_align.core.whole_files import check_file, write_whole
 from big_align.tools import command
 
@@ -42,21 +42,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 def inspect(options: argparse.Namespace, overrides: list[str]) -> None:
     """Looks at every part of the data, prints the numbers and writes the page."""
+    from big_align.config.overrides import load_config
     from big_align.pages import data_page
+    from big_align.pages.rendering import format_source
     from big_align.runs import build, dataset
-    from big_align.runs.command_line import load_config
     from big_align.runs.initial_weights import take_settings
+    from big_align.runs.own_vocabulary import take_vocabulary
 
     if not (options.examples == "all" or options.examples.isdecimal() and int(options.examples)):
-        raise UserError(f"--examples={options.examples} is neither a number above 0 nor all")
+        raise WrongValue(f"--examples={options.examples} is neither a number above 0 nor all")
     command.check_least(options, pictures=0, seed=0)
     check_file(options.output)
-    config = take_settings(load_config(options.config, *overrides))
+    config = take_vocabulary(take_settings(load_config(options.config, *overrides)))
     tokenizer = build.build_tokenizer(config)
     found = []
     for name, part in dataset.read_parts(config).items():
         source = dataset.open_source(part)
-        fields = " ".join(f"{k}={v}" for k, v in part.source.items() if v not in (None, ""))
+        fields = format_source(part.source)
         held = part.loader.get("hold_out") or 0
         fields += f"; without the {100 * held:g}% that are held out" if held else ""
         report = _inspect_part(config, part, source, tokenizer, options)

@@ -96,8 +96,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
     """Compiles what is asked for, and prints it; returns 0 if any fits, 3 if none does."""
+    from big_align.config.overrides import load_config
     from big_align.planning import host_speed
-    from big_align.runs.command_line import load_config
 
     config = load_config(options.config, *overrides)
     speed = options.images_per_core

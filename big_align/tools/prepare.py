@@ -21,7 +21,7 @@ from typing import Any
 
 from absl import logging
 
-from big_align.core.errors import UserError, suggest
+from big_align.core.errors import WrongValue, suggest
 from big_align.prepare import rules as rules_of
 from big_align.prepare.shards import FORMATS
 from big_align.tools import command
@@ -135,7 +135,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> None:
     rules = make_rules(options)
     command.check_least(options, shard_size=1, sample=1, wave_megabytes=1)
     if not options.output:  # as of a variable of the shell that is not set: never the root
-        raise UserError("--output= is empty; name the folder for shards and the report")
+        raise WrongValue("--output= is empty; name the folder for shards and the report")
     width = choose_width(options.sketch_megabytes)
     if options.format == "array_record":
         import_array_record()
@@ -168,7 +168,7 @@ def make_rules(options: argparse.Namespace) -> rules_of.Rules:
     """Returns the preset, changed by the flags of the command line."""
     if options.rules not in rules_of.PRESETS:
         known = rules_of.PRESETS
-        raise UserError(
+        raise WrongValue(
             f"--rules={options.rules} is not {' or '.join(known)}{suggest(options.rules, known)}"
         )
     names = (*NUMBERS, "duplicates", "normalize", "language_floor")

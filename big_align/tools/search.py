@@ -15,7 +15,7 @@ import argparse
 import re
 import sys
 
-from big_align.core.errors import UserError
+from big_align.core.errors import WrongValue
 from big_align.core.whole_files import check_file, write_whole
 from big_align.tools import command
 
@@ -77,7 +77,7 @@ def read_weights(text: str | None) -> list[float] | None:
     try:
         return [float(number) for number in text.split(",")]
     except ValueError as error:
-        raise UserError(f"--weights={text} are not numbers separated by commas") from error
+        raise WrongValue(f"--weights={text} are not numbers separated by commas") from error
 
 
 if __name__ == "__main__":

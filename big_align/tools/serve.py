@@ -15,7 +15,7 @@ import socket
 import sys
 from urllib.parse import quote
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, WrongValue
 from big_align.tools import command
 
 TOKEN_LEAST = 16  # characters
@@ -49,14 +49,14 @@ def serve(options: argparse.Namespace) -> None:
 
     local = options.host in server.LOOPBACK
     if not local and len(options.token or "") < TOKEN_LEAST:
-        raise UserError(
+        raise WrongValue(
             f"--host={options.host} lets others in: give --token=, at least {TOKEN_LEAST} "
             "characters that cannot be guessed"
         )
     if options.token and not (options.token.isascii() and options.token.isprintable()):
-        raise UserError("--token must be of ASCII characters, which a cookie can hold")
+        raise WrongValue("--token must be of ASCII characters, which a cookie can hold")
     if options.max_upload <= 0 or not 0 < options.max_pixels <= MAX_PIXELS:
-        raise UserError(
+        raise WrongValue(
             f"--max_upload must be above 0, and --max_pixels from 1 to {MAX_PIXELS}, which models "
             "take"
         )

@@ -23,7 +23,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from big_align.config.components.source_flags import add_source_flags, open_source
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, WrongValue
 from big_align.core.regular_files import map_array
 from big_align.data.boundary import name_example
 from big_align.data.examples import Source
@@ -94,7 +94,7 @@ def draw(options: argparse.Namespace) -> dict[str, Figure]:
     if source and options.model:
         figures["patches"] = draw_patches(options.model, source, chosen)
     if not figures:
-        raise UserError(
+        raise WrongValue(
             "give --source with --clusters or --model, or --clusters with --embeddings: there is "
             "nothing to draw"
         )
@@ -151,7 +151,7 @@ def draw_cosines(options: argparse.Namespace, clusters: ClusterFolder) -> Figure
     """Draws the cosines of each folder of embeddings (Fig. 3)."""
     paths, centers = options.embeddings, options.centers
     if len(centers) not in (0, 1, len(paths)):
-        raise UserError(f"--centers names {len(centers)} files for {len(paths)} --embeddings")
+        raise WrongValue(f"--centers names {len(centers)} files for {len(paths)} --embeddings")
     tables = [read_centers(path) for path in centers] or [clusters.centers]
     tables *= len(paths) // len(tables)
     names = [os.path.basename(os.path.normpath(path)) for path in paths]

@@ -7,7 +7,7 @@ For example:
 
 from absl import flags
 
-from big_align.runs import command_line
+from big_align.tools import command_line
 
 OUTPUT = flags.DEFINE_string("output", "retrieval.png", "The picture to write (png, pdf, svg).")
 EVALUATOR = flags.DEFINE_string(
@@ -27,7 +27,7 @@ def main() -> None:
     from big_align.runs import build, check, evaluate
 
     check_picture(OUTPUT.value)
-    config, workdir = command_line.evaluated_config(), command_line.WORKDIR.value
+    config, workdir = command_line.evaluated_config(), command_line.given_workdir()
     check.check_config(config, training=False)
     tokenizer = build.build_tokenizer(config)
     retrieval = evaluate.choose_retrieval(config, tokenizer, EVALUATOR.value)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from big_align.core.errors import ConfigError, suggest
-from big_align.runs import command_line
+from big_align.tools import command_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,7 +96,7 @@ def main() -> None:
     from big_align.runs import build, check, evaluate
 
     check_picture(OUTPUT.value)
-    config, workdir = command_line.evaluated_config(), command_line.WORKDIR.value
+    config, workdir = command_line.evaluated_config(), command_line.given_workdir()
     check.check_config(config, training=False)
     tokenizer = build.build_tokenizer(config)
     name = choose_evaluator(config, EVALUATOR.value)

@@ -231,7 +231,7 @@ def _check_kinds(learning_rate: Any, exclude: Any, frozen: Any, layers: Any) -> 
         if isinstance(value, str):
             raise TypeError(f"{field} = {value!r} must be a tuple of texts, such as ({value!r},)")
     if not isinstance(layers, LayerRates):
-        raise TypeError(f"layers = {layers!r} must be a big_align.training.layer_rates.LayerRates")
+        raise TypeError(f"layers = {layers!r} must be a big_align.LayerRates")
 
 
 def _check_numbers(

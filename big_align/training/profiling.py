@@ -7,14 +7,14 @@ from typing import Any
 
 import jax
 
-from big_align.core.errors import UserError
+from big_align.core.errors import WrongValue
 
 
 def parse_steps(text: str) -> tuple[int, int]:
     """Reads which steps to trace: "FIRST:LAST", both inclusive."""
     match = re.fullmatch(r"(\d+):(\d+)", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise UserError(
+        raise WrongValue(
             f"--profile={text} is not FIRST:LAST, two steps in their order, as in --profile=10:12"
         )
     return int(match[1]), int(match[2])
@@ -32,7 +32,7 @@ class Profiler:
         self._first, self._last = steps or (0, 0)
         self._tracing = False
         if self._last > total:
-            raise UserError(f"--profile={self._first}:{self._last}: the last step is {total}")
+            raise WrongValue(f"--profile={self._first}:{self._last}: the last step is {total}")
         if steps and self._first <= done and jax.process_index() == 0:
             print(
                 f"--profile={self._first}:{self._last}: nothing is traced, since the run continues "

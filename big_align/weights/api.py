@@ -1,6 +1,7 @@
 """One call reads any model that big_align knows, one writes it for another library."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from big_align.weights.formats import (
     transformers_format,
 )
 from big_align.weights.formats.pretrained import Pretrained
+from big_align.weights.hub.download import fetch_repository
+from big_align.weights.hub.names import PREFIX, parse_name
 
 FORMATS: dict[str, ModuleType] = {
     "big_align": native_format,
@@ -33,10 +36,10 @@ FORMATS: dict[str, ModuleType] = {
 }
 """Each has write(pretrained)."""
 
-READ = (
-    *(native_format, transformers_format, open_clip_format, timm_format),
-    *(efficientnet_pytorch_format, swin_checkpoints),
-)
+FOLDERS = (native_format, transformers_format, open_clip_format, timm_format)
+"""Those of folders, which also have list_files(path, names), for what is fetched of a hub."""
+
+READ = (*FOLDERS, efficientnet_pytorch_format, swin_checkpoints)
 """Each has read(path), and recognize(path, names), which takes a folder and no names, or a file of
 weights and the names of its arrays."""
 
@@ -48,6 +51,7 @@ TEXTS_ALONE = ("sentence_transformers",)
 
 MADE_OF = {"jax_export": "big_align"}
 """Formats that hold whatever another one does, and take longer to make."""
+CARD = "README.md"
 
 LONGEST_MESSAGE = 5000
 """Characters; the content of a config may be of any length."""
@@ -85,7 +89,8 @@ def read(path: str | os.PathLike) -> Pretrained:
       path: a folder of transformers, open_clip, timm or big_align, or a file of weights
         (`.safetensors`, `.pt`, `.bin`, `.pth`) with the names of timm, open_clip,
         efficientnet_pytorch, UniCL or MoBY. Pickled code is never run. `package:MODULE/PATTERN`
-        names one in an installed package.
+        names one in an installed package, and `hf-hub:OWNER/NAME`, perhaps with `@REVISION`, a
+        folder on Hugging Face's hub; so does `OWNER/NAME` if there is no folder OWNER here.
 
     Returns:
       The model; `.model` and `.variables` are what flax needs, `.preprocessing` and `.tokenizer`
@@ -93,18 +98,27 @@ def read(path: str | os.PathLike) -> Pretrained:
 
     Raises:
       FileNotFoundError: there is nothing at the path.
+      HubError: the hub does not give the repository, or not now.
       WeightsMismatch: the weights are not those of the model that the files describe, or the model
         has no counterpart.
       WeightFileError: a file is damaged or is not what its name says.
     """
+    if name := parse_name(path):
+        with explained(pathlib.Path(str(name))):
+            path = fetch_repository(name, FOLDERS)
     path = pathlib.Path(locate(path)).expanduser()
     if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such file or folder")
+        bare = (
+            ""
+            if "/" in str(path) or path.suffix
+            else f"; a repository of a hub is {PREFIX}OWNER/NAME"
+        )
+        raise FileNotFoundError(f"{path}: there is no such file or folder{bare}")
     with explained(path):
         names = list_names(path)
         for module in READ:
             if module.recognize(path, names):
-                return module.read(path)
+                return dataclasses.replace(module.read(path), path=str(path))
     raise UserError(
         f"{path} is not a workdir, a folder with a config.json of transformers, timm or big_align, "
         f"an open_clip_config.json, or a file of weights with the names of timm, open_clip, "
@@ -112,7 +126,9 @@ def read(path: str | os.PathLike) -> Pretrained:
     )
 
 
-def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transformers") -> None:
+def save(
+    path: str | os.PathLike, pretrained: Pretrained, format: str = "transformers", card: str = ""
+) -> None:
     """Writes a folder that another library opens unchanged, or nothing if it cannot.
 
     Args:
@@ -121,6 +137,7 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
       format: "transformers", "open_clip", "timm", "big_align", "jax_export" or
         "sentence_transformers". "big_align" and "jax_export" hold any model, and the last one what
         embeds texts; the others take the tower of an image encoder, without its projection.
+      card: text of README.md in the folder, which no format reads; "" for no such file.
 
     Raises:
       WeightsMismatch: the format has no such model; the message says what does not fit.
@@ -140,7 +157,7 @@ def save(path: str | os.PathLike, pretrained: Pretrained, format: str = "transfo
         if format not in OTHERS:
             raise
         raise WeightsMismatch(f"{error}\n--format=big_align keeps every model") from error
-    write_folder(path, files)
+    write_folder(path, files | ({CARD: card} if card else {}))
 
 
 def _make_files(pretrained: Pretrained, format: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 
 from big_align.core.errors import UserError, WeightsMismatch
-from big_align.weights.arrays.weight_files import open_weights
+from big_align.weights.arrays.weight_files import choose_file, open_weights
 from big_align.weights.formats import architecture, open_clip_towers, text_files
 from big_align.weights.formats.open_clip_configs import TEXT, TowerWritten, find_text, infer_config
 from big_align.weights.formats.preprocessing import CLIP_MEAN, CLIP_STD, FILTERS, Preprocessing
@@ -34,6 +34,13 @@ def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
     own = {"visual.conv1.weight", f"{find_text(names)}ln_final.weight"}
     trunk = any(name.startswith(open_clip_towers.TRUNK) for name in names)
     return trunk or own <= set(names) or _find_config(path) is not None
+
+
+def list_files(path: pathlib.Path, names: Collection[str]) -> list[str]:
+    """Lists what `read` reads, of the files that a folder has or a repository would give it."""
+    weights = [WEIGHTS] if WEIGHTS in names else choose_file(names)
+    towers = [f"{part}/config.json" for part in open_clip_towers.FOLDERS]
+    return [CONFIG, "config.json", *towers, *text_files.FILES, *weights]
 
 
 def _find_config(folder: pathlib.Path) -> dict[str, Any] | None:

@@ -14,8 +14,8 @@ from setuptools import find_packages
 
 from big_align import configs
 from big_align.config.config_files import find_config, list_packaged, read_config
+from big_align.config.overrides import load_config
 from big_align.core.errors import UserError
-from big_align.runs.command_line import load_config
 from tests.run_main import ROOT, environment
 
 TINY = "tests/tiny_config.py"
@@ -78,7 +78,7 @@ def test_a_config_read_back_takes_overrides_as_its_file_does(tmp_path):
     changed = load_config(path, *flags)
     assert list_types(changed) == list_types(load_config(TINY, *flags))
     assert changed.average_decay == 0.5 and changed.optimizer.clip_norm == 2.0
-    with pytest.raises(ValueError, match="did you mean 'batch_size'"):
+    with pytest.raises(ValueError, match="did you mean --config.batch_size="):
         load_config(path, "--config.batch_sise=8")
 
 
@@ -131,9 +131,17 @@ def test_a_config_that_is_not_there_is_named(given, message, tmp_path, monkeypat
 
 def test_configs_are_packaged_and_import_each_other_where_they_are_installed():
     assert "big_align.configs" in find_packages(str(ROOT))
-    for path in (ROOT / "configs").glob("*.py"):
+    for folder in (ROOT / "configs").rglob("*/__init__.py"):  # `find_packages` does not see these
+        name = folder.parent.relative_to(ROOT).as_posix().replace("/", ".")
+        assert f'"big_align.{name}"' in (ROOT / "setup.py").read_text()
+    for path in (ROOT / "configs").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             assert not (isinstance(node, ast.ImportFrom) and node.module == "configs"), path
+
+
+def test_whatever_lies_among_the_configs_is_one_but_their_base():
+    there = {path.stem for path in (ROOT / "configs").glob("*.py")}
+    assert there - set(list_packaged()) == {"__init__", "common"}
 
 
 @pytest.mark.slow

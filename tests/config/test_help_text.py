@@ -11,9 +11,9 @@ from big_align.config.components.docstrings import read_arguments, read_summary
 from big_align.config.config_files import FIELDS, list_packaged
 from big_align.config.fields import OWN, describe_fields
 from big_align.config.help_text import WIDTH, format_fields
+from big_align.config.overrides import load_config
 from big_align.config.places import find_node, list_nodes
 from big_align.configs import common
-from big_align.runs.command_line import load_config
 from tests.run_main import ROOT, environment
 
 TINY = "tests/tiny_config.py"

@@ -7,11 +7,12 @@ import pytest
 
 from big_align.config.components.signatures import check_arguments
 from big_align.config.home_folder import expand_home
+from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError, UserError
 from big_align.data.sources.tar_source import TarSource
 from big_align.pages.run_report import starts
-from big_align.runs import check, command_line, dataset
-from big_align.runs.command_line import load_config
+from big_align.runs import check, dataset
+from big_align.tools import command_line
 
 FLICKR8K = "configs/align_flickr8k.py"
 TINY = "tests/tiny_config.py"
@@ -239,7 +240,7 @@ def test_none_is_none_whatever_the_type_of_a_field():
         check.check_config(config)
     for flag, told in (
         ("optimizer", "it has fields; --config.optimizer={} empties it"),
-        ("checkpoint.foldre", "no field 'foldre' .did you mean 'folder'"),
+        ("checkpoint.foldre", "no field 'foldre' .did you mean --config.checkpoint.folder="),
         ("chekpoint.folder", "there is no config.chekpoint"),
     ):
         with pytest.raises(ValueError, match=told):

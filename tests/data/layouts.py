@@ -6,7 +6,8 @@ import json
 import os
 
 import numpy as np
-from samples import encode_image, write_tar
+
+from tests.data.samples import encode_image, write_tar
 
 COUNT = 24
 NAMES = [f"{number:05d}" for number in range(COUNT)]

@@ -1,5 +1,6 @@
 """Recalls and accuracies of small cases computed by hand; every example counts once."""
 
+import collections
 import json
 
 import numpy as np
@@ -14,7 +15,12 @@ from big_align.data.text.tokenizers import WordTokenizer
 from big_align.evaluators.classification import Classification
 from big_align.evaluators.embedder import Embedder
 from big_align.evaluators.exhibits.retrieval import Pairs
-from big_align.evaluators.retrieval import Retrieval, measure_recalls, rank_of_match
+from big_align.evaluators.retrieval import (
+    Retrieval,
+    find_chance,
+    measure_recalls,
+    rank_of_match,
+)
 from big_align.evaluators.zero_shot import (
     ZeroShot,
     embed_classes,
@@ -23,6 +29,7 @@ from big_align.evaluators.zero_shot import (
     share_unknown,
     warn_of_alike,
 )
+from big_align.training.logs.directions import CANDIDATES, CHANCE
 
 
 def unit(x):
@@ -140,13 +147,17 @@ def tell_languages(captions):
     ]
 
 
+def facts_of(numbers):
+    return [name for name in numbers if name.endswith((CHANCE, CANDIDATES))]
+
+
 def test_a_language_is_measured_as_if_there_were_no_other():
     """Each has the numbers of a source with its captions, and with the images that have some."""
     colors = np.array([0, 1, 2, 3])
     both = source(colors, tell_languages(TWO_LANGUAGES))
     retrieval = Retrieval(both, "resize(2)", tokenize, ks=(1, 2), by_language=True)
     result = retrieval(OneHotEmbedder())
-    assert tuple(result) == retrieval.numbers
+    assert tuple(name for name in result if name not in facts_of(result)) == retrieval.numbers
     means = []
     for language, captions in TWO_LANGUAGES.items():
         mine = [n for n, texts in enumerate(captions) if texts]
@@ -154,7 +165,7 @@ def test_a_language_is_measured_as_if_there_were_no_other():
         expected = Retrieval(alone, "resize(2)", tokenize, ks=(1, 2))(OneHotEmbedder())
         for name, value in expected.items():
             assert result[f"{language}_{name}"] == value
-        means.append(np.mean(list(expected.values())))
+        means.append(np.mean([x for name, x in expected.items() if name not in facts_of(expected)]))
         assert result[f"{language}_mean_recall"] == pytest.approx(means[-1])
     assert result["mean_recall"] == pytest.approx(np.mean(means))
     # By hand, of German: images 0 and 1 are found by their captions, which are alone with them; the
@@ -204,6 +215,30 @@ def test_recall_counts_the_first_k():
     assert [found[f"image_to_text_r{k}"] for k in (1, 2, 3, 4)] == [0.25, 0.5, 0.75, 1.0]
     # Every caption ties with all images beyond its own.
     assert [found[f"text_to_image_r{k}"] for k in (1, 2, 3, 4)] == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_chance_is_what_random_embeddings_find():
+    """Image 0 has three of six captions, so chance differs from image to image."""
+    owner, rng, ks = np.array([0, 0, 0, 1, 1, 2]), np.random.default_rng(0), (1, 2, 4)
+    sums = collections.Counter()
+    for _ in range(2000):
+        zimg, ztxt = (rng.normal(size=(n, 8)).astype(np.float32) for n in (3, 6))
+        pairs = Pairs(unit(zimg), unit(ztxt), ["a"] * 6, owner, np.arange(3))
+        sums.update(measure_recalls(pairs, ks))
+    chance = find_chance(pairs, ks)
+    assert chance["image_to_text_candidates"] == 6 and chance["text_to_image_candidates"] == 3
+    for name, total in sums.items():
+        assert total / 2000 == pytest.approx(chance[f"{name}_chance"], abs=0.03)
+
+
+def test_a_recall_that_nothing_can_miss_is_left_out():
+    captions = [["a 0", "b 0"], ["c 1", "d 1"], ["e 2"]]
+    result = Retrieval(source([0, 1, 2], captions), "resize(2)", tokenize)(OneHotEmbedder())
+    recalls = {name for name in result if name not in facts_of(result)}
+    assert recalls == {"image_to_text_r1", "text_to_image_r1"}
+    assert result["text_to_image_r1_chance"] == pytest.approx(1 / 3)
+    assert result["image_to_text_r1_chance"] == pytest.approx((2 / 5 + 2 / 5 + 1 / 5) / 3)
+    assert "image_to_text_r5_chance" not in result
 
 
 def test_classes_are_averaged_after_normalization_and_normalized_again():

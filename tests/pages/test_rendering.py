@@ -2,6 +2,7 @@
 
 import html.parser
 import pathlib
+import re
 import types
 
 import jinja2
@@ -88,27 +89,32 @@ class Elements(html.parser.HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.tags, self.fields, self.open, self.texts = [], [], [], []
+        self.tags, self.fields, self.open, self.texts, self.joined = [], [], [], [], False
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
+        self.joined = tag == "wbr"
         self.fields += attrs
-        if tag not in ("meta", "img", "br", "wbr", "input"):
+        if tag not in ("meta", "link", "img", "br", "wbr", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.texts.append(data)
+        if self.joined:  # a word that may be broken is one
+            self.texts[-1] += data
+        else:
+            self.texts.append(data)
+        self.joined = False
 
 
 def test_every_template_is_here():
     names = {
         path.name for path in (pathlib.Path(rendering.__file__).parent / "templates").iterdir()
     }
-    assert names - VALUES.keys() == {"base.html", "parts.html", "style.css"}
+    assert names - VALUES.keys() == {"base.html", "parts.html", "style.css", "icon.svg"}
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -150,6 +156,23 @@ def test_bars_are_as_tall_as_their_counts_and_show_what_is_over():
     tall, low = (bar.fields["height"] for bar in draw(Bin("", 99), Bin("", 9), log=True))
     assert tall == 2 * low
     assert draw() == []
+
+
+def test_long_words_are_broken_at_joints_and_stay_what_they_are():
+    long = "digits/mean_per_class and name=digits, /a/folder/of/photographs-*.tar 12,345,678,901.5"
+    shown = rendering.mark_joints(long)
+    assert shown.replace("<wbr>", "") == long and "digits/<wbr>mean_<wbr>per_<wbr>class" in shown
+    assert " name=digits, " in shown and " 12,345,678,901.5" in shown.replace(",<wbr>", ",")
+    assert rendering.mark_joints("<b>/" * 9).count("&lt;b&gt;/") == 9
+
+
+@pytest.mark.parametrize("count", range(2, 25))
+def test_no_line_of_tiles_has_one_alone(count):
+    page = rendering.render(
+        "twins.html", title="", **VALUES["twins.html"] | {"tiles": TILES[:1] * count}
+    )
+    most = int(re.search(r"--most: (\d+)", page)[1])
+    assert most <= 6 and (count % most != 1 or most == 1)
 
 
 def test_percentages_are_short():

@@ -2,10 +2,10 @@
 
 import fsspec
 
+from big_align.config.overrides import load_config
 from big_align.data.labels.classes import read_classes
 from big_align.data.tags.tag_list import read_tag_list
 from big_align.planning.stand_ins import fill_in
-from big_align.runs.command_line import load_config
 
 
 def test_classes_that_are_not_there_are_counted_by_their_name(tmp_path):

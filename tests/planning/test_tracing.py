@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.planning import gpu_topologies
 from big_align.planning.machines import find_machine
-from big_align.planning.tracing import describe_example, trace
+from big_align.planning.tracing import trace
 from big_align.runs import build, check
-from big_align.runs.command_line import load_config
+from big_align.runs.cached_features import describe_example
 
 
 def test_a_plan_has_features_where_a_run_caches_them():

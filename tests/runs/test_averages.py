@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import big_align
+from big_align.config.overrides import load_config
 from big_align.runs import build, restore, train
-from big_align.runs.command_line import load_config
 from tests.run_main import TINY
 
 FLAGS = ("--config.average_decay=0.9", "--config.total_steps=4", "--config.evaluators={}")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from big_align import weights
+from big_align.config.overrides import load_config
 from big_align.core.errors import BrokenDataError, ConfigError, UserError, WeightsMismatch
 from big_align.data.loading.extra_fields import ExtraFields
 from big_align.data.precomputed.joins import choose_captions, open_joins
 from big_align.parallel.distributed import agreement
 from big_align.runs import build, cached_features, check, train
 from big_align.runs.cached_features import cache_features
-from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import check_frozen
 from big_align.runs.workdir import read_pretrained
 from tests.data.samples import encode_image, make_pixels, write_tar

@@ -10,12 +10,12 @@ import pytest
 from big_align.config.components import tables
 from big_align.config.components.models import RATES, SIZES
 from big_align.config.components.signatures import list_kinds, list_settable, lookup
+from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError, UserError
 from big_align.data.labels.classes import ClassList, read_classes
 from big_align.data.tags.tag_list import TagList, weigh
 from big_align.evaluators import tag_truth
 from big_align.runs import build, check, dataset, initial_weights
-from big_align.runs.command_line import load_config
 from big_align.training.layer_rates import LayerRates
 from big_align.training.state import describe_state
 

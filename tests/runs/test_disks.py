@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.runs import evaluate
-from big_align.runs.command_line import load_config
 from tests.run_main import TINY, Run, read_losses
 
 pytestmark = pytest.mark.slow

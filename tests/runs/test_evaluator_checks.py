@@ -2,10 +2,10 @@
 
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.core.errors import BrokenDataError
 from big_align.evaluators.embedder import Embedder
 from big_align.runs import check
-from big_align.runs.command_line import load_config
 from big_align.runs.evaluate import evaluate_all
 from tests.run_main import TINY
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from big_align.config.components.signatures import list_given, make
+from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError
 from big_align.data.sources.digits import DIGIT_WORDS
 from big_align.evaluators.retrieval import Retrieval
 from big_align.runs import build, check, evaluate, train
-from big_align.runs.command_line import load_config
 from big_align.runs.workdir import read_pretrained
 from tests.runs.test_labeled_runs import read_metrics
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from big_align.config.overrides import load_config
 from big_align.configs import align_finetune
 from big_align.core.errors import ConfigError
 from big_align.runs import train
-from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import read_initial_parameters
 from big_align.runs.workdir import TrainedRun, read_pretrained
 from big_align.suites.catalog import read_benchmark

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError, Stopped
 from big_align.runs import check, train
-from big_align.runs.command_line import load_config
 from big_align.runs.workdir import read_pretrained
 from big_align.training.logs.evaluations import read_evaluations
 from big_align.training.loop import Progress

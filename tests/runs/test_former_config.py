@@ -8,10 +8,10 @@ import pytest
 from etils import epath
 
 from big_align.config.components import docstrings, signatures, tables
+from big_align.config.overrides import load_config
 from big_align.core.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.data.sources.digits import DIGIT_WORDS
 from big_align.runs import build, check, restore, train
-from big_align.runs.command_line import load_config
 from tests.run_main import TINY, read_losses
 
 FLAGS = ("--config.total_steps=4", "--config.checkpoint.every=2", "--config.evaluators={}")

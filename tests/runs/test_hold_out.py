@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.runs import build, check, dataset
-from big_align.runs.command_line import load_config
 from tests.data.samples import make_members, write_tar
 
 HELD_OUT = (

@@ -6,16 +6,16 @@ import sys
 
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.runs import train
-from big_align.runs.command_line import load_config
 from tests.forked_programs import forking_python
 from tests.run_main import ROOT, TINY, Run, environment
 
 UNREADABLE = "--config.data.source={'name': 'tar', 'path': '/no/such/shard-*.tar'}"
 
 
-WRONG_USAGE = [  # a flag, and what is said of it; starting again is of no use
-    ("--config.batch_sise=8", "--config.batch_sise=8.*did you mean 'batch_size'"),
+WRONG_VALUES = [  # a flag, and what is said of it; starting again is of no use
+    ("--config.batch_sise=8", "--config.batch_sise=8.*did you mean --config.batch_size="),
     ("--config.model.image.widht=8", "--config.model.image.widht=8.*did you mean 'width'"),
     ("--config.batch_size=many", "--config.batch_size=many"),
     ("--config.schedule.learning_rate=fast", "--config.schedule.learning_rate=fast"),
@@ -25,9 +25,8 @@ WRONG_USAGE = [  # a flag, and what is said of it; starting again is of no use
     ("--config.batch-size=8", "'batch-size' is no name of a field; write --config.batch_size=8"),
     ("--workdir=memory://x", "--workdir=memory://x is an address, and a workdir is a local folder"),
     ("config.batch_size=8", r"unexpected arguments \['config.batch_size=8'\]"),
-]
-MISTAKES = [
-    *WRONG_USAGE,
+    ("--config.batch_size=12.5", "--config.batch_size=12.5: it must be of type int"),
+    ("--config.lr=0.1", "the config has no field 'lr'.*--config.schedule.learning_rate=...?"),
     ("--config.batch_size=0", "config.batch_size = 0 must be at least 1"),
     ("--config.schedule.decay=steep", "config.schedule: decay = 'steep'.*linear"),
     ("--config.model.image.stem=7", "config.model: stem = '7' is unknown"),
@@ -40,13 +39,18 @@ MISTAKES = [
     ("--config.compilation_cache=main.py/x", "compilation_cache = 'main.py/x': .*no folder"),
     ("--config.checkpoint.folder=memory://x", "memory://x: checkpoints are kept in a local folder"),
     ("--config.compiler_options={'a': [1]}", r"compiler_options.a = \[1\] is not True"),
-    ("--distributed", "--distributed.*launch/"),
     ("--config.data.classes=imagenett", "config.data.classes: .*did you mean 'imagenet'"),
     ("--config.data.views_per_image=2", "config.data.views_per_image = 2, .*'align' takes one"),
     ("--config.data.mixture={'pairs': {'weight': 1.0}}", "source is not used beside"),
     ("--config.objective={'name': 'cross_entropy'}", "'cross_entropy' needs classes"),
-    (UNREADABLE, "config.data.source: no file matches '/no/such/shard-"),
 ]
+OTHERS = [  # of the machine, or of files that may be there next time
+    ("--distributed", "--distributed.*launch/"),
+    (UNREADABLE, "config.data.source: no file matches '/no/such/shard-"),
+    ("--config.init.all=/no/such", "config.init.all: there is no file, folder or workdir /no/such"),
+    ("--config.data.classes=/no/such.json", "class list '/no/such.json' is neither a file nor"),
+]
+MISTAKES = [*WRONG_VALUES, *OTHERS]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +74,7 @@ def mistakes(tmp_path_factory):
 @pytest.mark.parametrize(("flag", "message"), MISTAKES)
 def test_a_mistake_is_one_line_that_names_it(mistakes, flag, message):
     ended, workdir = mistakes[flag]
-    assert ended.returncode == (2 if (flag, message) in WRONG_USAGE else 1)
+    assert ended.returncode == (2 if (flag, message) in WRONG_VALUES else 1)
     assert re.fullmatch(f"error: .*{message}.*\n", ended.stderr)
     assert not workdir.exists() and ended.stdout == ""
 
@@ -156,7 +160,7 @@ def test_a_workdir_alone_is_evaluated_on_the_devices_that_are_here(tmp_path):
     assert (status, on_three) == (0, out)
     status, out = evaluate("--config.mesh.fsdp=4")
     assert (status, out) == (
-        1, "error: config.mesh: mesh.fsdp = 4 does not divide the number of devices, 2; "
+        2, "error: config.mesh: mesh.fsdp = 4 does not divide the number of devices, 2; "
         "--config.mesh.fsdp=... sets it\n",
     )  # fmt: skip
     status, out = evaluate("--checkpoint=newest")

@@ -32,7 +32,7 @@ def test_what_is_nearly_a_model_is_told(run, monkeypatch):
         "run/checkpoints": "is the folder of the checkpoints of a run: give its workdir, run$",
         "3": "3 is a checkpoint without its run: it is read as WORKDIR/checkpoints/STEP",
         "other": "other is a workdir without its config.json",
-        "openai/clip-vit": "is not here; if it is an id .* `hf download openai/clip-vit ",
+        "other/clip-vit": "is not here; a repository of that name .* is hf-hub:other/clip-vit$",
     }.items():
         with pytest.raises(UserError, match=message) as caught:
             big_align.load(given)

@@ -1,18 +1,24 @@
-"""One's own pairs in any layout, from the command line alone; every number is of these pairs."""
+"""One's own pairs in any layout, by their path alone; every number is of these pairs."""
 
+import os
 import shlex
 
 import fsspec
+import numpy as np
 import pytest
 
+import big_align
 from big_align.config.components.source_flags import open_source, write_source_flags
+from big_align.config.overrides import load_config
+from big_align.core.errors import UserError
 from big_align.data.text.tokenizers import SPECIAL_TOKENS
 from big_align.runs import build, check, dataset, train
-from big_align.runs.command_line import load_config
 from big_align.tools import build_vocab
+from tests.data import layouts
 from tests.data.samples import encode_image, make_members, make_pixels, write_tar
 
 OWN = "configs/own_pairs.py"
+SHORT = ("--config.total_steps=2", "--config.batch_size=8", "--config.schedule.warmup_steps=0")
 
 
 @pytest.fixture
@@ -23,11 +29,10 @@ def pairs(tmp_path, monkeypatch):
     return write_tar(tmp_path / "pairs.tar", members)
 
 
-def own_config(tmp_path, pairs, *flags, argument="cores=2"):
+def own_config(tmp_path, pairs, *flags):
     root = __file__.rpartition("/tests/")[0]
-    path = f"--config.data.source.path={pairs}"
     vocabulary = f"--config.tokenizer.vocabulary={tmp_path}/made/vocabulary.txt"
-    return load_config(f"{root}/{OWN}:{argument}", path, vocabulary, *flags)
+    return load_config(f"{root}/{OWN}:{pairs},start=scratch,size=cores", vocabulary, *flags)
 
 
 def test_a_missing_vocabulary_is_told_with_the_command_that_makes_it(tmp_path, pairs, capsys):
@@ -68,7 +73,11 @@ def test_a_missing_vocabulary_of_a_trained_text_tower_is_not_one_to_make(tmp_pat
 def test_a_vocabulary_is_that_of_all_parts_and_of_nothing_that_is_held_out(tmp_path, pairs):
     """Both parts hold out the same images: keys say which."""
     root = __file__.rpartition("/tests/")[0]
-    flags = [f"--config={root}/{OWN}", "--config.data.source={}", "--config.data.hold_out=0.5"]
+    flags = [
+        f"--config={root}/{OWN}:start=scratch",
+        "--config.data.source={}",
+        "--config.data.hold_out=0.5",
+    ]
     for name, caption in (("long", "txt"), ("short", "json.captions")):
         fields = f"weight=0.5 source.name=tar source.path={pairs} source.caption={caption}"
         flags += [f"--config.data.mixture.{name}.{field}" for field in fields.split()]
@@ -93,46 +102,109 @@ def test_what_a_config_names_can_be_written_as_flags(pairs):
 
 
 @pytest.mark.slow
-def test_it_trains_and_every_number_is_of_the_pairs(tmp_path, pairs):
-    flags = ("--config.total_steps=2", "--config.batch_size=16", "--config.data.hold_out=0.2")
-    flags += ("--config.schedule.warmup_steps=0",)
-    config = own_config(tmp_path, pairs, *flags, argument="cores=2,classes=mnist")
-    made = [f"--source={pairs}", f"--output={tmp_path}/made/vocabulary.txt", "--size=500"]
-    assert build_vocab.main(made) == 0
-    check.check_config(config)
+@pytest.mark.parametrize(
+    "layout", [layouts.csv_of_rows, layouts.coco, layouts.files, layouts.tar_of_lines]
+)
+def test_each_layout_becomes_a_model_by_its_path_alone(layout, tmp_path, capsys):
+    """It opens in transformers and in open_clip, and one command searches with it."""
+    node = layout(tmp_path / "x")
+    path = node["path"] if isinstance(node["path"], str) else node["path"][0]
+    fields = [f"{k}={v}" for k, v in node.items() if k not in ("name", "path")]
+    argument = ",".join([path, "start=scratch", "size=cores", *fields])
+    config = load_config(f"{OWN}:{argument}", *SHORT)
+    assert f"source={node['name']}" in capsys.readouterr().out
     results = train.run(config, str(tmp_path / "run"))
-    assert {name.partition("/")[0] for name in results} == {"retrieval", "zero_shot"}
-    assert 0 <= results["zero_shot/top1"] <= results["zero_shot/top5"] <= 1
+    assert {name.partition("/")[0] for name in results} == {"retrieval"}
+    model = big_align.load(tmp_path / "run")
+    for format in ("transformers", "open_clip"):
+        big_align.save(tmp_path / format, model, format=format)
+        again = big_align.load(tmp_path / format)
+        np.testing.assert_allclose(
+            again.embed_texts(["a dog"]), model.embed_texts(["a dog"]), atol=1e-6
+        )
+        np.testing.assert_allclose(
+            again.embed_images(layouts.IMAGES[:2]),
+            model.embed_images(layouts.IMAGES[:2]),
+            atol=1e-5,
+        )
+
+
+@pytest.fixture
+def classes(tmp_path):
+    """A folder for each class."""
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(40):
+            image = encode_image(make_pixels(number))
+            (tmp_path / "photos" / name / f"{number}.png").write_bytes(image)
+    return tmp_path / "photos"
+
+
+@pytest.mark.slow
+def test_folders_of_classes_become_a_model_that_names_them(tmp_path, classes):
+    config = load_config(f"{OWN}:{classes},start=scratch,size=cores", *SHORT)
+    results = train.run(config, str(tmp_path / "run"))
+    assert 0 <= results["zero_shot/top1"] <= 1 and results["zero_shot/top1_chance"] == 0.5
+
+
+def test_what_is_trained_follows_the_number_of_pairs(pairs):
+    """More pairs never make smaller batches, nor fewer examples that are seen."""
+    for start in ("pretrained", "scratch,size=cores", "scratch,size=gpu", "scratch,size=pod"):
+        seen = batch = 0
+        for count in (10, 150, 160, 1000, 7000, 100_000, 10_000_000):
+            config = load_config(f"{OWN}:{pairs},pairs={count},start={start}")
+            assert batch <= config.batch_size <= count
+            assert config.batch_size * config.total_steps >= seen
+            assert 0 < config.schedule.warmup_steps <= config.total_steps / 4
+            assert 1 <= config.data.hold_out * count <= 50_000
+            batch, seen = config.batch_size, config.batch_size * config.total_steps
+            if first := config.get("first"):
+                assert first.data.hold_out == config.data.hold_out
+                assert first.batch_size <= count
+
+
+def test_some_more_pairs_do_not_change_what_a_checkpoint_must_agree_with(pairs):
+    few, more = (load_config(f"{OWN}:{pairs},pairs={n}") for n in (5000, 5500))
+    assert (few.data.hold_out, few.batch_size) == (more.data.hold_out, more.batch_size)
 
 
 @pytest.mark.parametrize(
-    ("flag", "argument", "message"),
+    ("argument", "message"),
     [
-        ("--config.data.source.caption=", "cores=2", "reads no caption: pairs.tar: 0000"),
-        ("--config.data.source.label=", "classes=mnist", "reads no label: pairs.tar: 0000"),
+        ("nothing/", r"nothing/: there is no such file or folder"),
+        (",start=scratch,size=cpu", r"size = 'cpu' is unknown.*; known: cores, gpu, pod"),
+        (",pairs=0", r"pairs=0 must be a number above 0"),
+        (",source=files", r"there is no path; it comes first"),
+        ("{pairs},source=tarr", r"source.*'tarr'.*did you mean 'tar'"),
+        ("{pairs},captoin=txt", r"captoin.*did you mean 'caption'"),
+        ("{images}", r"its images have no texts: put a .txt file of the same name beside each"),
+        ("{texts}", r"it has texts, and no images"),
+        ("{shards}", r"is a folder; write .*\*.tar"),
     ],
 )
-def test_what_the_evaluators_lack_is_told_before_training(tmp_path, pairs, flag, argument, message):
-    config = own_config(tmp_path, pairs, flag, argument=argument)
-    right = flag.replace("=", "=" + flag[:-1].rpartition(".")[2].upper())
-    with pytest.raises(ValueError, match=f"{message}.*; write {right}"):
+def test_what_is_no_set_of_pairs_is_told_in_a_line(argument, message, tmp_path, pairs):
+    for name in ("images", "shards"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "images" / "a.png").write_bytes(encode_image(make_pixels(0)))
+    (tmp_path / "captions.txt").write_text("a dog\na cat\n")
+    os.link(pairs, tmp_path / "shards" / "x.tar")
+    places = {"pairs": pairs, "texts": tmp_path / "captions.txt"}
+    places |= {name: tmp_path / name for name in ("images", "shards")}
+    with pytest.raises(UserError, match=message) as error:
+        load_config(f"{__file__.rpartition('/tests/')[0]}/{OWN}:{argument.format(**places)}")
+    assert "--source" not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_the_evaluators_lack_is_told_before_training(tmp_path, pairs):
+    config = own_config(tmp_path, pairs, "--config.data.source.caption=")
+    right = "--config.data.source.caption=CAPTION"
+    with pytest.raises(ValueError, match=f"reads no caption: pairs.tar: 0000.*; write {right}"):
         build.build_evaluators(config, check.BlankTokenizer(config.tokenizer))
 
 
-def test_a_source_without_the_field_is_not_told_to_set_it(tmp_path):
-    for name in ("cat", "dog"):
-        (tmp_path / name).mkdir()
-        for number in range(40):
-            image = encode_image(make_pixels(number))
-            (tmp_path / name / f"{number}.png").write_bytes(image)
-    flags = "--config.data.source.name=folder", f"--config.data.source.path={tmp_path}"
-    config = load_config(f"{OWN}:cores=2", *flags)
+def test_a_source_without_the_field_is_not_told_to_set_it(classes):
+    flags = "--config.data.source.name=folder", f"--config.data.source.path={classes}"
+    config = load_config(f"{OWN}:start=scratch,size=cores", *flags)
     told = r"reads no caption: .* has none; --config.evaluators.NAME=\{\} leaves an evaluator out"
     with pytest.raises(ValueError, match=told):
         build.build_evaluators(config, check.BlankTokenizer(config.tokenizer))
-
-
-@pytest.mark.parametrize("argument", ["cores=3", "cores", "classes=", "core=2"])
-def test_an_unknown_argument_is_told_with_those_there_are(argument):
-    with pytest.raises(ValueError, match="is not one of cores=2; classes=CLASSES"):
-        load_config(f"{OWN}:{argument}")

@@ -7,10 +7,10 @@ import flax.linen as nn
 import jax
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError
 from big_align.data.labels.classes import read_classes
 from big_align.runs import build, check
-from big_align.runs.command_line import load_config
 from big_align.training.optimizers import decay_mask
 from tests.paper_rows import DEFAULTS, ROWS
 from tests.runs.test_configs import (

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from big_align.runs.command_line import load_config
+from big_align.config.overrides import load_config
 from big_align.suites import catalog
 from big_align.suites.measuring.plans import TASKS
 from tests.manual import ROOT

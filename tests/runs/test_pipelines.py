@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from etils import epy
 
+from big_align.config.overrides import load_config
 from big_align.core.errors import CheckpointMismatch, ConfigError, UserError
 from big_align.data.tf_data.batch_checks import Limits
 from big_align.data.tf_data.dataset_loader import (
@@ -19,7 +20,6 @@ from big_align.data.tf_data.dataset_loader import (
     attach_facts,
 )
 from big_align.runs import build, check, train
-from big_align.runs.command_line import load_config
 from tests.run_main import TINY, Run, read_losses
 
 with epy.lazy_imports():  # for seconds, which tests that are not run need not wait

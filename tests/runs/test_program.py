@@ -4,12 +4,12 @@ import jax
 import numpy as np
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.objectives.align import Align
 from big_align.parallel.batches import place_batch
 from big_align.parallel.devices import compilation, rematerialization, traced
 from big_align.parallel.distributed import agreement
 from big_align.runs import build
-from big_align.runs.command_line import load_config
 from big_align.runs.program import Program, build_program
 from tests import tiny
 from tests.run_main import TINY

@@ -2,7 +2,7 @@
 
 import pytest
 
-from big_align.runs.command_line import load_config
+from big_align.config.overrides import load_config
 
 PUBLISHED = {
     "align_l2.py": {  # ALIGN §5

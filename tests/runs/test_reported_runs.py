@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 
+from big_align.config.overrides import load_config
 from big_align.core.errors import Stopped
 from big_align.pages.run_report import report
 from big_align.pages.run_report.run_record import read_record
-from big_align.runs import command_line, evaluate, train
-from big_align.runs.command_line import load_config
+from big_align.tools import command_line, evaluate, train
 from tests.run_main import TINY, Run
 
 
@@ -65,6 +65,8 @@ def test_pictures_are_of_what_was_evaluated(finished):
     counts = np.array(pictures["exhibits"]["digits"][0]["counts"])
     assert pictures["step"] == 4 and counts.sum() == 360
     assert np.trace(counts) / 360 == pytest.approx(results["digits/top1"])
+    (examples,) = pictures["data"]["first batch"]
+    assert all(row["query"]["image"] and row["found"] for row in examples["rows"])
 
 
 @pytest.mark.slow
@@ -87,6 +89,7 @@ def test_what_a_command_line_changes_is_known(monkeypatch):
     monkeypatch.setattr(command_line.sys, "orig_argv", ["/usr/bin/python3", *argv])
     monkeypatch.setattr(command_line, "_given", [])
     with flagsaver.flagsaver():
+        command_line.define_flags()
         command_line._parse(argv)
         described = command_line.describe_command()
     assert described["config"] == f"{TINY}:2"

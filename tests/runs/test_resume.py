@@ -12,9 +12,9 @@ import pytest
 from etils import epath
 
 import big_align
+from big_align.config.overrides import load_config
 from big_align.core.errors import CheckpointMismatch, ConfigError, MissingCheckpoint, Stopped
 from big_align.runs import build, evaluate, restore, train
-from big_align.runs.command_line import load_config
 from big_align.training.logs.evaluations import read_evaluations
 from big_align.training.logs.goodput import PHASES
 from tests.data.samples import make_members, write_tar

@@ -8,9 +8,9 @@ import signal
 import numpy as np
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.core.errors import DivergedError
 from big_align.runs import build, dataset, train
-from big_align.runs.command_line import load_config
 from big_align.training.health import rewinds
 from tests.poisoned_config import POISON, STEPS, WHITE
 from tests.run_main import Run, read_losses

@@ -34,6 +34,8 @@ BAD = {
     "show_tsne": "--models m --names=imagenet --others=cifar100 --most=0",
 }
 """Arguments of each command of which the last has a bad value."""
+ABSENT = ("build_vocab", "cluster", "convert", "find_duplicates", "report")
+"""Of these it is a path that might lead somewhere another time, or be written to."""
 
 
 def test_the_list_is_complete():
@@ -46,7 +48,8 @@ def test_the_list_is_complete():
 def test_a_bad_value_is_one_line(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = BAD[name].split()
-    assert importlib.import_module(f"big_align.tools.{name}").main(words) == 1
+    status = importlib.import_module(f"big_align.tools.{name}").main(words)
+    assert status == (1 if name in ABSENT else 2)
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match("error: [^ ]", line)
     flag, _, value = words[-1].strip("-").partition("=")

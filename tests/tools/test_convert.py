@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from big_align import weights
-from big_align.runs import command_line
+from big_align.config.overrides import load_config
 from big_align.tools import convert
 from big_align.weights import api
 from big_align.weights.arrays.weight_files import write_safetensors
@@ -140,7 +140,8 @@ def check_error(capsys, path, output, message, *more):
 def test_arrays_that_a_format_lacks_are_reported(source, tmp_path, capsys):
     clip, bert = source("hf-clip"), source("hf-bert")
     out = tmp_path / "out"
-    check_error(capsys, clip, out, "timm has image towers only", "--format=timm")
+    check_error(capsys, clip, out, "timm has image towers only.* --part=image,", "--format=timm")
+    check_error(capsys, bert, out, "timm has image towers.*none for texts", "--format=timm")
     check_error(capsys, bert, out, "open_clip has dual encoders only", "--format=open_clip")
     check_error(capsys, bert, out, "tower for texts, it has none for images", "--part=image")
     check_error(capsys, tmp_path / "nowhere", out, "nowhere: there is no such file or folder")
@@ -161,7 +162,7 @@ def test_a_tokenizer_without_its_file_is_an_error(source, tmp_path, capsys):
 def test_a_workdir_without_a_checkpoint_is_an_error(tmp_path, capsys):
     workdir = tmp_path / "run"
     workdir.mkdir()
-    config = command_line.load_config(str(ROOT / TINY))
+    config = load_config(str(ROOT / TINY))
     (workdir / "config.json").write_text(config.to_json_best_effort())
     check_error(capsys, workdir, tmp_path / "out", "no checkpoints in .*run: train with")
     (workdir / "config.json").write_text('{"objective": {}}')

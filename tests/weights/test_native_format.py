@@ -10,8 +10,9 @@ import pytest
 
 import big_align
 from big_align import weights
+from big_align.config.overrides import load_config
 from big_align.core.errors import UserError, WeightFileError, WeightsMismatch
-from big_align.runs import command_line, evaluate
+from big_align.runs import evaluate
 from big_align.weights.formats import architecture, native_format
 from tests.models.drawn_variables import draw_variables
 from tests.run_main import TINY, Run
@@ -238,7 +239,7 @@ def test_a_tower_is_taken_out_of_a_dual_encoder(tmp_path):
 
 
 def score(config, workdir, *flags):
-    return evaluate.run(command_line.load_config(config, *flags), str(workdir))
+    return evaluate.run(load_config(config, *flags), str(workdir))
 
 
 def check_exports(tmp_path, workdir, config, formats, *flags):

@@ -6,9 +6,10 @@ import flax.linen as nn
 
 from big_align.config.components.signatures import advise, lookup, make, without
 from big_align.config.components.tables import TOWERS
-from big_align.core.errors import ConfigError
+from big_align.core.errors import ConfigError, check_members
 from big_align.core.nodes import Node
 from big_align.models.dual_encoder import DualEncoder
+from big_align.models.parts.tower import TowerOfImages, TowerOfTexts
 
 SIZES = (
     *("width", "depth", "depths", "heads", "mlp_dim", "vocab_size", "max_length", "window"),
@@ -19,9 +20,13 @@ RATES = ("dropout", "drop_path", "image_dropout", "text_dropout")
 """Fields that are probabilities to drop something."""
 
 
+KINDS = {"image": TowerOfImages, "text": TowerOfTexts}
+
+
 def build_tower(node: Node, part: str, where: str) -> nn.Module:
     """Builds an "image" or "text" tower."""
     tower = make(lookup(node.get("name"), TOWERS[part], where), node, where)
+    check_members(tower, KINDS[part], where)
     if node["name"] in TOWERS[part]:  # what the fields of others mean is not known
         check_numbers(node, where)
     return tower

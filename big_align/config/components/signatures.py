@@ -8,8 +8,11 @@ import dataclasses
 import importlib
 import inspect
 import operator
+import os
 import re
 import shlex
+import sys
+import traceback
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping
@@ -20,7 +23,7 @@ from beartype.door import is_bearable
 from ml_collections import ConfigDict
 
 from big_align.config.components.written_values import read_value
-from big_align.core.errors import ConfigError, FieldError, suggest
+from big_align.core.errors import ConfigError, FieldError, suggest, tell_in_a_line
 from big_align.core.nodes import GIVEN, Node
 
 ELSEWHERE = {
@@ -54,8 +57,15 @@ def import_attribute(path: str, field: str) -> Any:
     module, _, attribute = path.partition(":")
     try:
         return operator.attrgetter(attribute)(importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{field} = {path!r} cannot be imported: {error}") from error
+    except Exception as error:  # a module is code: it may raise anything
+        told = f"{field} = {path!r} cannot be imported: {tell_in_a_line(error)}"
+        if not isinstance(error, ImportError | AttributeError | SyntaxError):
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            told += f" ({frame.filename}, line {frame.lineno})"
+        if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+            where = sys.path[0] or os.getcwd()
+            told += f"; it is neither in {where} nor installed, and PYTHONPATH=FOLDER adds a folder"
+        raise ConfigError(told) from error
 
 
 class Parameter(NamedTuple):

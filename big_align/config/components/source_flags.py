@@ -13,9 +13,9 @@ from typing import Any
 from absl import logging
 
 from big_align.config.components import signatures, tables
-from big_align.core.errors import ConfigError, UserError
+from big_align.core.errors import ConfigError, UserError, check_members
 from big_align.core.nodes import Node
-from big_align.data import listing
+from big_align.data import boundary, listing
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
 from big_align.data.sources.object_rows import METADATA
 from big_align.data.sources.rows_source import look_inside
@@ -247,11 +247,15 @@ def find_kind(node: Node) -> Any:
 def make_source(node: Node, where: str) -> Source:
     """Opens the source of a config node; an error says if another kind reads such files."""
     try:
-        return signatures.make_named(tables.SOURCES, node, where)
+        source = signatures.make_named(tables.SOURCES, node, where)
     except UserError as error:
         if (kind := find_kind(node)) == node.get("name"):
             raise
         raise ConfigError(f"{error}; --{where}.name={kind} reads such files") from error
+    check_members(source, Source, where)
+    if ":" in str(node.get("name")):
+        boundary.check_first(source, where)
+    return source
 
 
 def write_source_flags(node: Node) -> str:
@@ -261,7 +265,8 @@ def write_source_flags(node: Node) -> str:
     target = signatures.lookup(node.get("name"), tables.SOURCES, "--source_name")
     settable = signatures.list_settable(target)
     first, *others = settable
-    values = {k: node[k] for k in others if node.get(k) not in (None, settable[k].default)}
+    given = {k: tuple(v) if isinstance(v := node.get(k), list) else v for k in others}
+    values = {k: v for k, v in given.items() if v not in (None, settable[k].default)}
     flags = [f"--source={node.get(first) or first.upper()}", f"--source_name={node['name']}"]
     flags += [f"--source_argument={name}={value}" for name, value in values.items()]
     return " ".join(map(shlex.quote, flags))

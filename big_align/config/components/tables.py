@@ -45,6 +45,7 @@ SOURCES = {
     "files": "big_align.data.sources.file_pairs:FilePairsSource",
     "images": "big_align.data.sources.folder_source:ImageFiles",
     "parquet": "big_align.data.sources.parquet_source:ParquetSource",
+    "huggingface": "big_align.data.sources.hub_source:HubSource",
     "npz": "big_align.data.sources.array_source:read_npz",
     "held_out": "big_align.data.derived.split_source:held_out_source",
     "digits": "big_align.data.sources.digits:digits_source",

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from big_align.core.errors import UserError, put_in_a_line, suggest
+from big_align.core.errors import MissingFile, UserError, WrongValue, put_in_a_line, suggest
 from big_align.core.words import compose, write_name
 from big_align.data import files
 from big_align.data.json_texts import find_half, format_json, read_json
@@ -165,7 +165,9 @@ def _find(name_or_path: str) -> str:
         return os.path.join(BUILT_IN, f"{name_or_path}.json")
     if os.path.isfile(name_or_path) or "://" in name_or_path:
         return name_or_path
-    raise UserError(
+    # What a path leads to may be mounted later.
+    kind = MissingFile if os.path.splitext(name_or_path)[1] else WrongValue
+    raise kind(
         f"class list {name_or_path!r} is neither a file nor a list of the package"
         f"{suggest(name_or_path, known)}, which are: {', '.join(known)}"
     )

@@ -18,6 +18,7 @@ from big_align.data.loading.broken import name_kind, tell_reason
 from big_align.data.loading.parallel import count_cores
 from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.shard_offsets import ShardOffsets
+from big_align.data.text.tokenizers import spell
 
 CHUNK = 256  # examples that are read before their texts are tokenized
 LONGEST = 512  # texts are counted up to this many tokens
@@ -134,7 +135,7 @@ def inspect_source(
             for caption in dict.fromkeys(seen.captions):
                 captions.extend((seen.number, _digest(caption)))
             if seen.number in shown and len(kept) < pictures:
-                some = [_show(texts, ids) for ids in text_tokens[:SHOWN]]
+                some = [spell(texts.tokenizer, ids) for ids in text_tokens[:SHOWN]]
                 name = read.name(seen.number)
                 kept.append(Picture(name, seen.pixels, seen.size, some, seen.labels))
 
@@ -231,9 +232,3 @@ def _tokenize(texts: Texts | None, visible: list[list[str]]) -> tuple[list[list[
     strange = int(((ids == unknown) & real).sum()) if unknown is not None else 0
     rows = iter([row[mask].tolist() for row, mask in zip(ids, real, strict=True)])
     return [[next(rows) for _ in some] for some in visible], strange
-
-
-def _show(texts: Texts, ids: list[int]) -> list[str]:
-    if hasattr(texts.tokenizer, "pieces"):
-        return texts.tokenizer.pieces(ids)
-    return [f"<{id}>" for id in ids]

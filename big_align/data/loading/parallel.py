@@ -6,12 +6,13 @@ import itertools
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, SupportsIndex
 
 import numpy as np
 from jaxtyping import Int
 
+from big_align.core.errors import UserError
 from big_align.data.workers.batch_memory import HostBatch
 from big_align.parallel.distributed.variables import read_number
 
@@ -124,11 +125,14 @@ def take_ahead(started: Iterator[Filling], depth: int) -> Iterator[HostBatch]:
             filling.cancel()
 
 
-def check_rows(rows: Int[np.ndarray, " r"] | None, batch_size: int) -> Int[np.ndarray, " r"]:
-    """Returns the rows of a batch that a process makes, all for None; or raises a ValueError."""
-    rows = np.arange(batch_size) if rows is None else rows
-    if not len(rows) or rows[0] < 0 or rows[-1] >= batch_size or (np.diff(rows) < 1).any():
-        raise ValueError(
-            f"rows {rows.tolist()} are not ascending rows of a batch of batch_size={batch_size}"
+def check_rows(
+    rows: Sequence[SupportsIndex] | Int[np.ndarray, " r"] | None, batch_size: int
+) -> Int[np.ndarray, " r"]:
+    """Returns the rows of a batch that a process makes, all for None; or raises a UserError."""
+    given = np.arange(batch_size) if rows is None else np.asarray(rows)
+    whole = given.ndim == 1 and given.size > 0 and given.dtype.kind in "iu"
+    if not whole or given[0] < 0 or given[-1] >= batch_size or (np.diff(given) < 1).any():
+        raise UserError(
+            f"rows {given.tolist()} are not ascending rows of a batch of batch_size={batch_size}"
         )
-    return rows
+    return given

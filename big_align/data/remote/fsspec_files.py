@@ -8,11 +8,14 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from big_align.core.errors import UserError, put_in_a_line, tell_in_a_line
+from big_align.data.remote import hub
 
 PAUSES = 1.0, 5.0  # seconds before what failed for the network is tried again
 SILENCE = 30.0  # seconds without a byte from a web server, after which it has failed
 FINAL = FileNotFoundError, IsADirectoryError, PermissionError
 """Errors that another try does not mend."""
+CHANGES = "etag", "ETag", "mtime", "updated", "LastModified", "blob_id"
+"""What file systems call that which changes with a file."""
 NO_PARTS = (
     "the server sends whole files where a part is asked for (it ignores the header Range), so "
     "nothing can be read at random; copy the files to a disk, or to a server or bucket that sends "
@@ -22,6 +25,10 @@ NO_PARTS = (
 
 class SendsNoParts(UserError, PermissionError):
     """A web server sends whole files alone, whatever the example; another try changes nothing."""
+
+
+class ClosedRepository(hub.HubError, PermissionError):
+    """A hub does not give a whole repository, whatever file of it is asked for."""
 
 
 class OpenedFile(io.RawIOBase):
@@ -61,6 +68,8 @@ class OpenedFile(io.RawIOBase):
 class FsspecFiles:
     """Files of any fsspec file system; what fails for the network is tried again twice."""
 
+    exact: dict[str, Any] = {}  # options by which a part is read and nothing around it
+
     def __init__(self, filesystem: Any):
         self._filesystem = filesystem
 
@@ -75,7 +84,7 @@ class FsspecFiles:
         info = self._call(path, self._filesystem.info, path)
         if info["size"] is None:
             raise OSError(f"{path}: the server does not tell its size")
-        changed = (info.get(key) for key in ("etag", "ETag", "mtime", "updated", "LastModified"))
+        changed = (info.get(key) for key in CHANGES)
         return info["size"], next((str(value) for value in changed if value), "")
 
     def open(self, path: str) -> OpenedFile:
@@ -84,7 +93,8 @@ class FsspecFiles:
 
     def read(self, path: str, start: int, size: int) -> bytes:
         try:
-            data = self._call(path, self._filesystem.cat_file, path, start=start, end=start + size)
+            part = {"start": start, "end": start + size, **self.exact}
+            data = self._call(path, self._filesystem.cat_file, path, **part)
         except EOFError:
             return b""
         if len(data) > size:
@@ -124,7 +134,14 @@ class FsspecFiles:
                     raise
                 if pause is None or not _may_pass(told):
                     raise told from error
+                pause = min(hub.find_pause(error) or pause, hub.LONGEST_PAUSE)
             time.sleep(pause)
+
+
+class HubFiles(FsspecFiles):
+    """Files of Hugging Face's hub, `hf://datasets/OWNER/NAME@REVISION/...`."""
+
+    exact = {"cache_type": "none"}
 
 
 def open_filesystem(path: str) -> FsspecFiles:
@@ -132,6 +149,8 @@ def open_filesystem(path: str) -> FsspecFiles:
     import fsspec
 
     protocol, options = path.partition("://")[0], {}
+    if protocol == "hf":
+        hub.load_library(path)
     if protocol in ("http", "https"):
         import aiohttp
 
@@ -140,7 +159,8 @@ def open_filesystem(path: str) -> FsspecFiles:
         set_by_user = fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
         options["client_kwargs"] = {"timeout": limits, **set_by_user}
     try:
-        return FsspecFiles(fsspec.core.url_to_fs(path, **options)[0])
+        found = fsspec.core.url_to_fs(path, **options)[0]
+        return HubFiles(found) if protocol == "hf" else FsspecFiles(found)
     except (ImportError, ValueError) as error:  # no package of the protocol, or no such protocol
         raise UserError(f"{path}: {error}") from error
 
@@ -150,7 +170,9 @@ def _may_pass(error: BaseException | None) -> bool:
 
 
 def _translate(path: str, error: Exception) -> Exception:
-    """Returns the error of files that an error of fsspec's HTTP means; others as they are."""
+    """Returns the error of files that an error of HTTP means; others as they are."""
+    if hub.is_of_hub(error):
+        return _translate_hub(path, error)
     cause = error.__cause__
     # of whatever it could not ask about, it says that it is not there
     unasked = isinstance(error, FileNotFoundError) and (_is_of_http(cause) or _may_pass(cause))
@@ -170,6 +192,15 @@ def _translate(path: str, error: Exception) -> Exception:
     if status:
         told = put_in_a_line(f"the server answers {status} {getattr(real, 'message', '')}").strip()
     return (PermissionError if status in (401, 403) else OSError)(f"{path}: {told}")
+
+
+def _translate_hub(path: str, error: Exception) -> Exception:
+    status, told = hub.find_status(error), f"{path}: {hub.tell(error)}"
+    if hub.is_missing_file(error):
+        return FileNotFoundError(told)
+    if status == 416:
+        return EOFError(path)
+    return ClosedRepository(told, status) if status in (401, 403, 404) else OSError(told)
 
 
 def _is_of_http(error: BaseException | None) -> bool:

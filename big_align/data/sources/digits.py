@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from big_align.core.errors import check_known
 from big_align.data.sources import array_source
 
 DIGIT_CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -33,10 +34,9 @@ def digits_source(split: str) -> array_source.ArraySource:
       split: `train` or `test`.
 
     Raises:
-      ValueError: another split.
+      WrongValue: another split.
     """
-    if split not in ("train", "test"):
-        raise ValueError(f"split is {split!r}; the digits have 'train' and 'test'")
+    check_known("split", split, ("train", "test"))
     from sklearn import datasets  # takes a second to import
 
     digits = datasets.load_digits()

@@ -5,7 +5,7 @@ import os
 import numpy as np
 from absl import logging
 
-from big_align.core.errors import FieldError, UserError, put_in_a_line
+from big_align.core.errors import FieldError, MissingFile, UserError, put_in_a_line
 from big_align.core.nodes import Given
 from big_align.data import examples, files, listing
 from big_align.data.sources.folder_source import tell_unread
@@ -52,7 +52,7 @@ class FilePairsSource:
         roots = listing.expand_paths(path)
         listed = list(dict.fromkeys(n for root in roots for n in listing.list_below(root)))
         if not listed:
-            raise UserError(f"no file in the folder {path!r} or in a folder below it")
+            raise MissingFile(f"no file in the folder {path!r} or in a folder below it")
         tell_unread(path, listed)
         self._files = files.files_of(listed[0])
         texts = self._text_members.names

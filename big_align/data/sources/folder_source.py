@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from absl import logging
 
-from big_align.core.errors import UserError
+from big_align.core.errors import MissingFile, UserError
 from big_align.data import examples, listing
 from big_align.data.sources.listed_source import ListedSource
 
@@ -47,7 +47,7 @@ class FolderSource(ListedSource):
         images = sorted(name for name in names if _extension(name) in examples.IMAGE_EXTENSIONS)
         found = listing.group_names(images)
         if not images:
-            raise UserError(
+            raise MissingFile(
                 f"no image at {path}/*/{pattern}: there must be one folder for each class, with "
                 f"files that end in {', '.join(examples.IMAGE_EXTENSIONS)}"
             )
@@ -103,7 +103,7 @@ class ImageFiles(ListedSource):
         images = [name for name in names if _extension(name) in examples.IMAGE_EXTENSIONS]
         if not images:
             endings = ", ".join(examples.IMAGE_EXTENSIONS)
-            raise UserError(f"no image at {path!r}: none of the files there ends in {endings}")
+            raise MissingFile(f"no image at {path!r}: none of the files there ends in {endings}")
         images = listing.drop_repeats(images)
         super().__init__(str(path), images, [()] * len(images))
 

@@ -38,6 +38,16 @@ class Tokenizer(Protocol):
         """Returns ids and which of them are real."""
 
 
+def spell(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Returns the pieces that ids stand for, without marks of the ends of words.
+
+    They are numbers if the tokenizer does not say.
+    """
+    if not hasattr(tokenizer, "pieces"):
+        return [f"<{id}>" for id in ids]
+    return [piece.removesuffix("</w>") for piece in tokenizer.pieces(ids)]
+
+
 class WordTokenizer:
     """Whole words of a closed vocabulary, after [CLS]; case is ignored.
 

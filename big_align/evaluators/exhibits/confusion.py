@@ -26,7 +26,7 @@ def show_confusion(
     counts = np.zeros((len(shown), len(shown) + 1), np.int64)
     ours = place[label] < len(shown)
     np.add.at(counts, (place[label[ours]], place[taken[ours]]), 1)
-    note = "Rows are the classes of images, columns what they are taken for."
+    note = "Rows are the classes of images, columns what they are taken for; errors are orange."
     if len(shown) < len(names):
         note += f" Of {len(names):,} classes the {len(shown)} in the most frequent confusions."
     return [Confusion("Confused classes", note, [names[c] for c in shown], counts)]

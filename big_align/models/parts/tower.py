@@ -1,9 +1,31 @@
 """What all towers share: a variant, the type of the computation, and how blocks run."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import flax.linen as nn
+
+
+class TowerOfImages(Protocol):
+    """A `flax.linen.Module` that is an image tower.
+
+    It is called with normalized images, float [b h w 3], and with `train`, and returns the pooled
+    features, float [b output_dim], and those of every position, float [b t c].
+    """
+
+    output_dim: int
+
+
+class TowerOfTexts(Protocol):
+    """A `flax.linen.Module` that is a text tower.
+
+    It is called with `text`, int [b l], `text_mask`, bool [b l], and `train`, and returns what an
+    image tower does. Token ids are below `vocab_size`, and l is at most `max_length`.
+    """
+
+    output_dim: int
+    vocab_size: int
+    max_length: int
 
 
 class Tower(nn.Module):

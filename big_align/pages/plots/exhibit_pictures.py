@@ -16,10 +16,12 @@ from big_align.evaluators.exhibits.exhibit import (
     Finding,
 )
 from big_align.pages.plots.ridges import crop_bins, trace_ridge
+from big_align.pages.plots.shades import shade_confusion
 
 CELL, GAP, LINE, SIZE, WIDTH = 128, 10, 20, 14, 980
 """In pixels: side of an image, gap between images, line height, font size, and total width."""
 INK, RIGHT, WRONG, BLUE = (20, 20, 20), (26, 143, 60), (119, 119, 119), (8, 81, 156)
+HIT, MISS = (111, 152, 214), (238, 138, 76)
 
 
 def draw_exhibit(exhibit: Exhibit) -> UInt8[np.ndarray, "h w 3"]:
@@ -69,7 +71,8 @@ def _height_of(row: Finding) -> int:
 
 
 def _draw_confusion(confusion: Confusion) -> Image.Image:
-    """Draws a matrix whose colors are the fractions of the images of a class."""
+    """Draws a matrix in which right answers are blue and errors orange."""
+    strengths = shade_confusion(confusion.counts)
     counts = confusion.counts if confusion.counts[:, -1].any() else confusion.counts[:, :-1]
     names, cell, top = confusion.names, 34, 2 * GAP + LINE
     wide = max([60, *(int(_font().getlength(_shorten(name, 160))) for name in names)])
@@ -78,17 +81,16 @@ def _draw_confusion(confusion: Confusion) -> Image.Image:
     picture = Image.new("RGB", size, "white")
     pen = ImageDraw.Draw(picture)
     _write(pen, GAP, GAP, confusion.title, INK, "DejaVuSans-Bold")
-    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     for row, name in enumerate(names):
         _write(pen, GAP, top + cell * row + 8, _shorten(name, 160), INK)
         for column, count in enumerate(counts[row].tolist()):
-            fill = tuple(round(255 + (c - 255) * share[row, column]) for c in BLUE)
+            color = HIT if row == column else MISS
+            fill = tuple(round(255 + (c - 255) * strengths[row, column]) for c in color)
             x, y = left + cell * column, top + cell * row
             pen.rectangle((x, y, x + cell - 2, y + cell - 2), fill)
             if count:
-                color = "white" if share[row, column] > 0.5 else INK
                 middle = x + cell / 2 - 1, y + cell / 2 - 1
-                pen.text(middle, str(count), color, _font(), anchor="mm")
+                pen.text(middle, str(count), INK, _font(), anchor="mm")
     for column in range(counts.shape[1]):
         label = Image.new("RGB", (wide, LINE), "white")
         name = _shorten(names[column], 160) if column < len(names) else "others"

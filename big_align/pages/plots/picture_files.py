@@ -2,7 +2,7 @@
 
 import pathlib
 
-from big_align.core.errors import UserError
+from big_align.core.errors import WrongValue
 from big_align.core.whole_files import check_file
 
 
@@ -15,5 +15,5 @@ def check_picture(path: str) -> None:
 
     known = FigureCanvasBase.get_supported_filetypes()
     if pathlib.Path(path).suffix.removeprefix(".").lower() not in known:
-        raise UserError(f"--output={path} must end in a format of pictures: .png, .pdf or .svg")
+        raise WrongValue(f"--output={path} must end in a format of pictures: .png, .pdf or .svg")
     check_file(path)

@@ -8,8 +8,14 @@ from typing import Any
 from big_align.pages.charts import Drawing, draw_chart
 from big_align.pages.rendering import format_number, render
 from big_align.pages.run_report.run_record import RunRecord
-from big_align.pages.run_report.sections import find_best, format_value, summarize, training_curves
-from big_align.pages.run_report.starts import compare_configs
+from big_align.pages.run_report.sections import (
+    drawn_evaluations,
+    find_best,
+    format_value,
+    summarize,
+    training_curves,
+)
+from big_align.pages.run_report.starts import compare_configs, find_field
 
 
 def compare_runs(records: Sequence[RunRecord]) -> str:
@@ -23,7 +29,7 @@ def compare_runs(records: Sequence[RunRecord]) -> str:
         evaluations=_list_evaluations(names, records),
         charts=_draw_curves(names, records),
         changes=[
-            [field, *(format_value(_find(record.config, field)) for record in records)]
+            [field, *(format_value(find_field(record.config, field)) for record in records)]
             for field in sorted(_list_changes(records))
         ],
     )
@@ -72,7 +78,7 @@ def _draw_curves(names: Sequence[str], records: Sequence[RunRecord]) -> list[Dra
     """Draws every number of all runs in one chart, with the same color for a run throughout."""
     training = [training_curves(record) for record in records]
     curves = [
-        {"loss": own.pop("loss"), **record.evaluations, **own}
+        {"loss": own.pop("loss"), **drawn_evaluations(record), **own}
         for own, record in zip(training, records, strict=True)
     ]
     charts = (
@@ -86,10 +92,3 @@ def _list_changes(records: Sequence[RunRecord]) -> set[str]:
     """Returns the fields in which configs differ."""
     first = records[0].config
     return {field for record in records[1:] for field in compare_configs(first, record.config)}
-
-
-def _find(config: dict, field: str) -> object:
-    node: object = config
-    for name in field.split("."):
-        node = node.get(name) if isinstance(node, dict) else None
-    return node

@@ -46,8 +46,9 @@ def _is_confusion(value: Any) -> bool:
     """Returns whether class counts have one row per class, and one more column for others."""
     if not (isinstance(value, dict) and fits(value, LABELED_COUNTS)):
         return False
-    size = len(value["names"])
-    return len(value["counts"]) == size and all(len(row) == size + 1 for row in value["counts"])
+    size, counts = len(value["names"]), value["counts"]
+    whole = len(counts) == size and all(len(row) == size + 1 for row in counts)
+    return whole and all(0 <= count < 2**53 for row in counts for count in row)
 
 
 def _is_distributions(value: Any) -> bool:
@@ -70,7 +71,8 @@ SHARES = {
     **{"title": str, "note": str, "groups": [str], "edges": [_is_number]},
     **{"shares": [[[_is_number]]], "steps": [int]},
 }
-PICTURES = {"step": int, "exhibits": {"*": [(EXAMPLES, _is_confusion, _is_distributions)]}}
+EXHIBITS = {"*": [(EXAMPLES, _is_confusion, _is_distributions)]}
+PICTURES = {"step": int, "exhibits": EXHIBITS, "data?": EXHIBITS}
 NODE = {"source?": {}, "*": Any}
 CONFIG = {
     "total_steps?": int,
@@ -83,6 +85,7 @@ START = {
     "time?": _is_time,
     "step?": int,
     "parameters?": {"*": int},
+    "formats?": {"*": str},
     "examples?": {"*": int | None},
     "versions?": {"*": str},
     "devices?": {"count?": int, "processes?": int, "*": Any},

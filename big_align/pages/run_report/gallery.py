@@ -3,6 +3,7 @@
 import json
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,18 +31,21 @@ class Gallery:
     """Collects what evaluations show, only in the first process.
 
     The newest pictures are in the workdir's `pictures.json`. They are always made after the last
-    step, and what is shown besides the evaluations, `always`, is made once. A picture that cannot
+    step, and those of the data, which are no evaluation's, once at the start. A picture that cannot
     be made is a warning: it never stops a run.
     """
 
-    def __init__(self, workdir: str, total_steps: int, always: Mapping[str, Show]):
+    def __init__(self, workdir: str, total_steps: int, data: Mapping[str, Show]):
         self._path = pathlib.Path(workdir) / FILE
         self._total_steps = total_steps
-        self._always = dict(always)
         self._made_at: int | None = None
         self._due = False
         self._shown: dict[str, list[Exhibit]] = {}
-        self._fixed: dict[str, list[Exhibit]] = {}
+        self._data: dict[str, list[Exhibit]] = {}
+        if jax.process_index() == 0 and data:
+            for name, show in data.items():
+                self._data |= _try_to_show(name, show)
+            self._write(self._read())
 
     def begin(self, step: int) -> None:
         """Begins the evaluation of a step."""
@@ -60,15 +64,12 @@ class Gallery:
         if not self._due:
             return {}
         self._made_at = step
-        for name in list(self._always):
-            self._fixed |= _try_to_show(name, self._always.pop(name))
-        self._shown |= self._fixed
         try:
             self._add_earlier_steps(step)
-            self._write(step)
+            self._write({"step": step, "exhibits": _encode_all(self._shown)})
             return {
                 f"{name}/{exhibit.title}": draw_exhibit(exhibit)
-                for name, exhibits in self._shown.items()
+                for name, exhibits in (*self._shown.items(), *self._data.items())
                 for exhibit in exhibits
             }
         except Exception as error:
@@ -77,10 +78,7 @@ class Gallery:
 
     def _add_earlier_steps(self, step: int) -> None:
         """Gives distributions those that the workdir keeps of earlier steps."""
-        try:
-            before = read_pictures(self._path).get("exhibits", {})
-        except UserError:
-            before = {}  # it is written anew
+        before = self._read()["exhibits"]
         for name, exhibits in self._shown.items():
             kept = {x["title"]: x for x in before.get(name, ()) if "shares" in x}
             self._shown[name] = [
@@ -90,9 +88,20 @@ class Gallery:
                 for x in exhibits
             ]
 
-    def _write(self, step: int) -> None:
-        shown = {name: [encode(x) for x in exhibits] for name, exhibits in self._shown.items()}
-        write_whole(self._path, json.dumps({"step": step, "exhibits": shown}).encode() + b"\n")
+    def _read(self) -> dict[str, Any]:
+        nothing = {"step": 0, "exhibits": {}}
+        try:
+            return read_pictures(self._path) or nothing
+        except UserError:
+            return nothing  # it is written anew
+
+    def _write(self, evaluated: dict[str, Any]) -> None:
+        pictures = {**evaluated, "data": _encode_all(self._data)}
+        write_whole(self._path, json.dumps(pictures).encode() + b"\n")
+
+
+def _encode_all(shown: Mapping[str, list[Exhibit]]) -> dict[str, list[dict[str, Any]]]:
+    return {name: [encode(x) for x in exhibits] for name, exhibits in shown.items()}
 
 
 def _try_to_show(name: str, show: Show) -> dict[str, list[Exhibit]]:

@@ -42,16 +42,25 @@ def refresh_report(workdir: str) -> None:
         print(f"warning: no report: {type(error).__name__}: {error}", file=sys.stderr)
 
 
+def print_uses(workdir: str) -> None:
+    """Prints the commands that use the model of a finished run, from its first process."""
+    import jax
+
+    if jax.process_index() == 0:
+        uses = sections.list_uses(read_record(workdir))
+        print("\n".join(["next:", *(f"  {command}" for command in uses.values())]))
+
+
 def describe_run(record: RunRecord) -> str:
     """Returns the page about one run."""
-    config, changes = record.find_changes()
+    config, _ = record.find_changes()
     parameters = record.last_start.get("parameters") or {}
     return render(
         "run.html",
         title=record.name,
         record=record,
         config=config,
-        changes=[[name, *map(sections.format_value, x)] for name, x in changes.items()],
+        changes=list(sections.list_changes(record)),
         tiles=sections.summarize(record),
         evaluations=sections.list_evaluations(record),
         charts=sections.draw_curves(record),

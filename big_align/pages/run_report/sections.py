@@ -7,13 +7,23 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from big_align.config.components.source_flags import write_source_flags
+from big_align.core.errors import UserError
 from big_align.pages.charts import COLORS, Drawing, Series, draw_chart
-from big_align.pages.rendering import Tile, format_number, format_time
+from big_align.pages.rendering import Tile, format_number, format_source, format_time
 from big_align.pages.run_report import starts
 from big_align.pages.run_report.run_record import RunRecord
-from big_align.training.logs.directions import LOWER, NEITHER, Said, find_direction
+from big_align.training.logs.directions import (
+    CANDIDATES,
+    CHANCE,
+    LOWER,
+    NEITHER,
+    Said,
+    find_direction,
+)
 from big_align.training.logs.phases import PHASES
 
+TOOL = "python -m big_align.tools"
 UNDRAWN = {"step_seconds", "data_wait_seconds", "device_flops_per_second", "goodput", "epoch"}
 """Numbers of training for which no curve is drawn."""
 
@@ -29,7 +39,9 @@ def summarize(record: RunRecord) -> list[Tile]:
     for name in record.evaluations:
         firsts.setdefault(name.partition("/")[0], name)
     for name in list(firsts.values())[:3]:
-        tiles.append(Tile(format_number(record.evaluations[name][-1][1]), name))
+        chance = record.evaluations.get(f"{name}{CHANCE}")
+        told = f" (chance {format_number(chance[-1][1])})" if chance else ""
+        tiles.append(Tile(format_number(record.evaluations[name][-1][1]), f"{name}{told}"))
     spent = sum(record.seconds.values())
     if spent:
         tiles.append(Tile(format_time(spent), "since the run began"))
@@ -58,20 +70,28 @@ def find_best(name: str, values: Sequence[float | None], said: Said) -> int | No
 def list_evaluations(record: RunRecord) -> dict[str, Any]:
     """Returns the table of all numbers of the evaluators: last, best and first."""
     rows, marked = [], set()
+    chances = {name for name in record.evaluations if name.endswith(CHANCE)}
     for name, values in record.evaluations.items():
+        if name in chances:
+            continue
         best = find_best(name, [value for _, value in values], record.said)
         shown = ["", ""]
         if best is not None:
             shown = [format_number(values[best][1]), f"{values[best][0]:,}"]
         if best == len(values) - 1:
             marked.add((len(rows), 1))
-        rows.append([name, format_number(values[-1][1]), *shown, format_number(values[0][1])])
+        row = [name, format_number(values[-1][1]), *shown, format_number(values[0][1])]
+        if chances:
+            chance = record.evaluations.get(f"{name}{CHANCE}")
+            row.append("" if chance is None else format_number(chance[-1][1]))
+        rows.append(row)
     first, last = (
         {f"step {values[place][0]:,}" for values in record.evaluations.values()}
         for place in (0, -1)
     )
     ends = [", ".join(steps) if len(steps) == 1 else "" for steps in (last, first)]
     head = ["", f"last {ends[0]}", "best", "at step", f"first {ends[1]}"]
+    head += ["chance"] * bool(chances)
     return {"head": head, "rows": rows, "best": marked}
 
 
@@ -82,13 +102,19 @@ def training_curves(record: RunRecord) -> dict[str, Series]:
     return {name: record.series.get(name, []) for name in dict.fromkeys([*first, *others])}
 
 
+def drawn_evaluations(record: RunRecord) -> dict[str, Series]:
+    """Returns the numbers of evaluators that have a curve: not those that are always the same."""
+    still = CHANCE, CANDIDATES
+    return {name: x for name, x in record.evaluations.items() if not name.endswith(still)}
+
+
 def evaluation_curves(record: RunRecord) -> dict[str, dict[str, Series]]:
     """Returns the numbers of each evaluator; non-scores, such as tags per image, separately.
 
     If there are more numbers than colors, they are split over several charts.
     """
     groups: dict[str, dict[str, Series]] = {}
-    for name, values in record.evaluations.items():
+    for name, values in drawn_evaluations(record).items():
         evaluator, _, key = name.partition("/")
         is_fact = find_direction(name, record.said) == NEITHER
         title = f"{evaluator}, for comparison" if is_fact else evaluator
@@ -119,17 +145,13 @@ def list_data(record: RunRecord) -> Iterator[list[str]]:
     for name, part in parts.items():
         where = "training" if name == "training" else f"training: {name}"
         count = "" if len(parts) > 1 or total is None else f"{total:,}"
-        yield [where, count, _describe_source(part.get("source") or {})]
+        yield [where, count, format_source(part.get("source") or {})]
     if len(parts) > 1 and total is not None:
         yield ["training, all parts", f"{total:,}", ""]
     for name, node in (record.config.get("evaluators") or {}).items():
         count = counts.get(name)
-        source = _describe_source((node or {}).get("source") or {})
+        source = format_source((node or {}).get("source") or {})
         yield [f"{name} ({node.get('name')})", "" if count is None else f"{count:,}", source]
-
-
-def _describe_source(node: Mapping[str, Any]) -> str:
-    return " ".join(f"{k}={v}" for k, v in node.items() if v not in (None, ""))
 
 
 def list_machine(start: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -152,21 +174,39 @@ def list_processes(record: RunRecord) -> list[list[str]]:
     ]
 
 
+def list_changes(record: RunRecord) -> Iterator[list[str]]:
+    """Yields the fields that differ from the config file: in the file, and in the run.
+
+    The fields that a component had are left out where another is in its place.
+    """
+    _, changes = record.find_changes()
+    for field, (before, after) in changes.items():
+        removed = after is None and starts.find_field(record.config, field) is starts.ABSENT
+        if removed and f"{field.rpartition('.')[0]}.name" in changes:
+            continue
+        yield [field, format_value(before), "removed" if removed else format_value(after)]
+
+
 def format_value(value: Any) -> str:
     """Formats the value of a field; only the beginning of a whole node."""
+    if value is starts.ABSENT:
+        return "–"
+    if value is None:
+        return "none"
     if isinstance(value, str):
-        return value
+        return value or '""'
     return textwrap.shorten(json.dumps(value, default=str), 90, placeholder=" …")
 
 
 def list_time(record: RunRecord) -> list[tuple[str, float, float]]:
     """Returns where the time of all processes went: what for, seconds, and the fraction."""
-    spent = {PHASES.get(name, name): x for name, x in record.seconds.items() if x > 0}
-    return [(name, seconds, seconds / sum(spent.values())) for name, seconds in spent.items()]
+    spent = {PHASES.get(name, name): x for name, x in record.seconds.items()}
+    shares = [(name, x, x / (sum(spent.values()) or 1)) for name, x in spent.items()]
+    return [each for each in shares if each[-1] >= 0.0005]
 
 
 def list_commands(record: RunRecord) -> dict[str, str]:
-    """Returns the commands that continue, evaluate, export and compare the run."""
+    """Returns the commands that continue, evaluate, use and compare the run."""
     folder = shlex.quote(record.workdir)
     commands = {}
     if command := record.last_start.get("command"):
@@ -178,9 +218,28 @@ def list_commands(record: RunRecord) -> dict[str, str]:
         commands["Evaluate"] = shlex.join([*words[:place], "--mode=eval", *words[place:]])
         if finished:
             commands[more] += f" --config.total_steps={2 * record.total_steps}"
-    tool = "python -m big_align.tools"
-    commands["Export"] = f"{tool}.convert --input={folder} --output=exported --format=big_align"
-    commands["Write this page again"] = f"{tool}.report --workdir={folder}"
-    other = f"{tool}.report --workdir={folder} --workdir=OTHER --output=compared.html"
+    commands |= list_uses(record)
+    commands["Write this page again"] = f"{TOOL}.report --workdir={folder}"
+    other = f"{TOOL}.report --workdir={folder} --workdir=OTHER --output=compared.html"
     commands["Compare with another run"] = other
+    return commands
+
+
+def list_uses(record: RunRecord) -> dict[str, str]:
+    """Returns the commands that use the model of a run: classify, search, export."""
+    folder, config = shlex.quote(record.workdir), record.config
+    formats, commands = record.last_start.get("formats") or {}, {}
+    if ((config.get("model") or {}).get("text") or {}).get("name"):
+        commands["Classify"] = f"{TOOL}.classify --model={folder} --names='a dog,a cat' PHOTO.jpg"
+    source = (config.get("data") or {}).get("source")
+    try:
+        flags = write_source_flags(source) if source else "--source='photos/**/*.jpg'"
+    except UserError:  # a source from elsewhere, or a record of another version
+        flags = "--source='photos/**/*.jpg'"
+    index = shlex.quote(f"{record.workdir.rstrip('/')}/index")
+    commands["Index"] = f"{TOOL}.index --model={folder} {flags} --output={index}"
+    commands["Search in a browser"] = f"{TOOL}.serve --index={index}"
+    opened = [name for name in ("transformers", "open_clip") if formats.get(name) == ""]
+    format = next(iter(opened), "big_align")
+    commands["Export"] = f"{TOOL}.convert --input={folder} --output=exported --format={format}"
     return commands

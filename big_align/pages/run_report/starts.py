@@ -11,6 +11,8 @@ from typing import Any
 from big_align.training.logs.line_files import append_line, keep_lines, read_lines
 
 FILE = "starts.jsonl"
+ABSENT = object()
+"""What stands for the value of a field that is not there."""
 PACKAGES = ("big_align", "jax", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow")
 
 
@@ -30,6 +32,14 @@ def compare_configs(
         elif _plain(one) != _plain(other):
             changes[place] = [one, other]
     return changes
+
+
+def find_field(config: Mapping[str, Any], place: str) -> Any:
+    """Returns the value of a field of a config; `ABSENT` if it has no such field."""
+    node: Any = config
+    for name in place.split("."):
+        node = node.get(name, ABSENT) if isinstance(node, Mapping) else ABSENT
+    return node
 
 
 def _plain(value: Any) -> Any:

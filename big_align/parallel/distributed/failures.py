@@ -87,8 +87,8 @@ class Watch:
         self._announce(self._process, text, Stopped.STATUS)
         self._leave(text, Stopped.STATUS)
 
-    def fail(self, text: str, reason: str, is_consequence: bool = False) -> None:
-        """Reports to all processes why this one fails, prints the text, and exits with status 1.
+    def fail(self, text: str, reason: str, is_consequence: bool = False, status: int = 1) -> None:
+        """Reports to all processes why this one fails, prints the text, and exits.
 
         The others print the reason, a line, after the number of this process. If its failure may be
         the consequence of another process's loss, that one is reported instead, as soon as its
@@ -98,8 +98,8 @@ class Watch:
             time.sleep(BEAT_SECONDS * (SILENT_BEATS + 2))
         if not re.match(r"process(es)? \d", reason):  # it may name the process that is at fault
             reason = f"process {self._process} failed: {reason}"
-        self._announce(self._process, f"error: {reason}")
-        self._leave(text)
+        self._announce(self._process, f"error: {reason}", status)
+        self._leave(text, status)
 
     def activities(self) -> dict[int, dict[str, Any]]:
         """Returns in process 0 what every process last reported to be doing, by process number.

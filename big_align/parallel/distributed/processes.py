@@ -10,7 +10,7 @@ import threading
 import traceback
 from typing import Any
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, find_status
 from big_align.parallel.distributed import activity, stop_requests
 from big_align.parallel.distributed.variables import read_number
 
@@ -106,7 +106,7 @@ def fail(error: BaseException) -> None:
 
     if isinstance(error, UserError | FileNotFoundError | KeyboardInterrupt):
         text = str(error) or "interrupted"
-        _watch.fail(f"error: {text}", " ".join(text.split()))
+        _watch.fail(f"error: {text}", " ".join(text.split()), status=find_status(error))
     text = "".join(traceback.format_exception(error))
     # If a process is lost, the collectives of the others fail, unless they hang.
     lost = isinstance(error, jax.errors.JaxRuntimeError | ValueError) and LOST.search(str(error))

@@ -4,16 +4,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from big_align.data import tensorflow_on_cpu
-from big_align.data.loading.loader import TrainLoader
 from big_align.data.tf_data.dataset_loader import DatasetFacts, attach_facts
 from big_align.data.workers.batch_memory import HostBatch
 
 
-def as_dataset(loader: TrainLoader, start_step: int = 0) -> Any:
+def as_dataset(loader: Any, start_step: int = 0) -> Any:
     """Makes a `tf.data.Dataset` of a loader's batches; each of its iterators begins at one step.
 
     Args:
-      loader: must stay open as long as the data set is used.
+      loader: a `types.TrainingData`, which must stay open as long as the data set is used.
       start_step: the step of the first batch, so that a run can resume.
 
     Returns:

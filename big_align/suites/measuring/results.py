@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.errors import UserError, WrongValue, put_in_a_line
 from big_align.core.locks import lock_folder
 from big_align.core.regular_files import read_regular
 from big_align.core.whole_files import write_whole
@@ -62,7 +62,7 @@ class ResultFiles:
     def __init__(self, path: str):
         self.path, self.rows = pathlib.Path(path), []
         if self.path.suffix != ".csv":
-            raise UserError(f"--output={path} must end in .csv; a .json is written beside it")
+            raise WrongValue(f"--output={path} must end in .csv; a .json is written beside it")
         self.json = self.path.with_suffix(".json")
         if self.json.is_file():
             self.rows = read_rows(self.json)

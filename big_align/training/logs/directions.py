@@ -13,7 +13,11 @@ Said = Mapping[str, Sequence[str]]
 """The numbers of which lower is better, by evaluator, of those evaluators that say so."""
 UNSAID: Said = types.MappingProxyType({})
 
-FACT = re.compile(r"(^|_)(strength|tags|per_image|deviation|std|examples)$|^frequent_|_std$")
+CHANCE, CANDIDATES = "_chance", "_candidates"
+"""Endings of names: what a number is by chance, and how many there are to choose from."""
+FACT = re.compile(
+    r"(^|_)(strength|tags|per_image|deviation|std|examples|chance|candidates)$|^frequent_|_std$"
+)
 ENDINGS = ("loss", "error", "err", "perplexity", "entropy", "nll", "mse")
 WORDS = ("ece", "mae", "ppl", "fid", "wer", "cer", "brier", "distance")
 

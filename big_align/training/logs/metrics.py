@@ -14,6 +14,7 @@ import numpy as np
 from big_align.core.progress import make_bar
 from big_align.core.whole_files import naming
 from big_align.parallel.devices.chips import find_chip
+from big_align.training.logs.directions import CANDIDATES, CHANCE
 from big_align.training.logs.event_files import EventFile, Line, mend_events
 from big_align.training.logs.goodput import Clock
 from big_align.training.logs.line_files import keep_lines, number_of, read_lines
@@ -196,6 +197,14 @@ class Progress:
 
 
 def format_table(rows: Mapping[str, float]) -> str:
-    """Formats named numbers as a table, grouped by the part of the name before the slash."""
-    width = max((len(name) for name in rows), default=0)
-    return "\n".join(f"  {name:<{width}}  {value:8.4f}" for name, value in rows.items())
+    """Formats named numbers as a table, each with what it is by chance, if that is known."""
+    beside = {f"{name}{CHANCE}" for name in rows}
+    shown = {name: value for name, value in rows.items() if name not in beside}
+    width = max((len(name) for name in shown), default=0)
+    lines = []
+    for name, value in shown.items():
+        written = f"{value:8.0f}" if name.endswith(CANDIDATES) else f"{value:8.4f}"
+        chance = rows.get(f"{name}{CHANCE}")
+        told = "" if chance is None else f"  (chance {chance:.4f})"
+        lines.append(f"  {name:<{width}}  {written}{told}")
+    return "\n".join(lines)

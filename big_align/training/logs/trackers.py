@@ -50,11 +50,27 @@ def open_trackers(
 
 
 def check_wandb(project: str | None) -> None:
-    """Checks that Weights & Biases can be used, if a project is given."""
+    """Checks that Weights & Biases is installed, if a project is given."""
     if project and importlib.util.find_spec("wandb") is None:
         raise UserError(
             f"config.log.wandb = {project!r} needs the package wandb: pip install "
             "'big_align[wandb]', or leave config.log.wandb out"
+        )
+
+
+def check_login(project: str | None) -> None:
+    """Checks that Weights & Biases knows who logs, if a project is given; asks no server."""
+    if not project:
+        return
+    import wandb
+    from requests.utils import get_netrc_auth
+
+    settings = wandb.setup().settings
+    known = settings.api_key or getattr(settings, "identity_token_file", None)
+    if settings.mode == "online" and not known and not get_netrc_auth(settings.base_url):
+        raise UserError(
+            f"config.log.wandb = {project!r} needs an account: write wandb login, set "
+            "WANDB_API_KEY, or log here alone, WANDB_MODE=offline"
         )
 
 

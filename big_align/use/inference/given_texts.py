@@ -1,5 +1,6 @@
 """Texts and class names as a caller has them."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,8 @@ def check_texts(texts: Any) -> list[str]:
 
 def read_names(names: Any) -> ClassList:
     """Makes a class list of names, or reads the one that is named."""
-    if isinstance(names, str):
-        return read_classes(names)
+    if isinstance(names, str | os.PathLike):
+        return read_classes(os.fspath(names))
     names = tuple(names) if hasattr(names, "__iter__") else ()
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise UserError("names must be a list of at least one class name, or the name of a list")

@@ -35,7 +35,7 @@ TEXT_BATCHES = 16  # embedded at a time, texts of similar length together
 BAR = {"delay": 1, "dynamic_ncols": True, "leave": False}  # short work shows no bar
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LoadedModel(Pretrained):
     """A model, ready for use: it knows how images are prepared and texts are tokenized.
 
@@ -312,8 +312,8 @@ def load(
 
     Args:
       path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
-        `WORKDIR/checkpoints/best`, a folder of transformers, open_clip, timm or big_align, or a
-        file of weights; see `weights.read`.
+        `WORKDIR/checkpoints/best`, a folder of transformers, open_clip, timm or big_align, a file
+        of weights, or a repository of a hub, `hf-hub:OWNER/NAME`; see `weights.read`.
       transform: image operations in place of the model's own, as in an evaluator.
       tokenizer: in place of the model's own, as in `config.tokenizer`.
       batch_size: the most rows of a batch, over all devices; None for 64 per device.

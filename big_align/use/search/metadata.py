@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from absl import logging
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, WrongValue
 from big_align.data import boundary, columns
 from big_align.data.column_values import write_key
 from big_align.data.examples import BrokenExample, Source
@@ -39,7 +39,7 @@ class MetadataTable:
 
     def __init__(self, path: str, key: str | None = None):
         if not path.lower().endswith(TABLES):
-            raise UserError(f"--metadata={path}: it must end in {', '.join(TABLES)}")
+            raise WrongValue(f"--metadata={path}: it must end in {', '.join(TABLES)}")
         self._rows = read_rows(path, key)
         names = list(self._rows.columns)
         found = columns.choose("key", key, names, KEYS, path)

@@ -62,13 +62,21 @@ class SearchIndex:
       contents: tables, embeddings and thumbnails.
     """
 
-    def __init__(self, folder: str | os.PathLike, model: str | LoadedModel | None = None):
+    def __init__(
+        self, folder: str | os.PathLike, model: str | os.PathLike | LoadedModel | None = None
+    ):
         self._folder, self._given = pathlib.Path(folder).expanduser(), model
         self.info, self._path, self.contents = open_generation(self._folder)
         self._searchers: dict[str, ScannRows | None] = {}
 
     def __len__(self) -> int:
         return len(self.contents.images)
+
+    def __repr__(self) -> str:
+        captions, dim = len(self.contents.captions), self.contents.vectors[IMAGES].shape[1]
+        counts = f"{len(self)} images and {captions} captions, embeddings of {dim}"
+        columns = f"; metadata: {', '.join(self.columns)}" if self.columns else ""
+        return f"<{type(self).__name__} of {self._folder}: {counts}{columns}>"
 
     @property
     def columns(self) -> list[str]:
@@ -303,7 +311,9 @@ class SearchIndex:
             raise
 
 
-def load_index(folder: str | os.PathLike, model: str | LoadedModel | None = None) -> SearchIndex:
+def load_index(
+    folder: str | os.PathLike, model: str | os.PathLike | LoadedModel | None = None
+) -> SearchIndex:
     """Loads an index of images and captions, to be searched.
 
     Args:

@@ -94,6 +94,10 @@ class SearchServer:
         page = render("search.html", title="Search", nonce=nonce, about=about)
         return HTMLResponse(page, headers=headers)
 
+    def show_icon(self, request: Request) -> Response:
+        """Returns the icon of the page."""
+        return Response(render("icon.svg"), media_type="image/svg+xml")
+
     def show_thumbnail(self, request: Request) -> Response:
         """Returns the thumbnail of a row of the index."""
         asked = request.path_params["row"]
@@ -177,6 +181,7 @@ def make_app(
     server.warm()
     routes = [
         Route("/", server.show_page),
+        Route("/icon.svg", server.show_icon),
         Route("/thumbnail/{row}", server.show_thumbnail),
         Route("/upload", server.upload, methods=["POST"]),
         Route("/search", server.search, methods=["POST"]),

@@ -83,15 +83,23 @@ def open_weights(path: str | os.PathLike) -> WeightFile:
     """
     path = pathlib.Path(path)
     if path.is_dir():
-        found = [path / name for name in NAMES_IN_FOLDERS if (path / name).is_file()]
+        found = choose_file([name for name in NAMES_IN_FOLDERS if (path / name).is_file()])
         if not found:
             known = ", ".join(NAMES_IN_FOLDERS)
             raise WeightFileError(f"the folder {path} has no weights; looked for {known}")
-        path = found[0]
+        path = path / found[0]
     with contextlib.ExitStack() as files:
         locate = _locate_in_shards if path.name.endswith(INDEX) else _locate
         arrays = locate(path, files)
         return WeightFile(path, _unwrap(arrays), files.pop_all())
+
+
+def choose_file(names: Collection[str]) -> list[str]:
+    """Returns the one file of weights that is read, of the files in a folder; none if it has none.
+
+    It may be the index of several (`list_shards`).
+    """
+    return [name for name in NAMES_IN_FOLDERS if name in names][:1]
 
 
 def list_names(path: pathlib.Path) -> Collection[str]:
@@ -136,15 +144,8 @@ def _check_arrays(file: BinaryFile, arrays: Mapping[str, StoredArray]) -> None:
 
 
 def _locate_in_shards(path: pathlib.Path, files: contextlib.ExitStack) -> dict[str, StoredArray]:
-    file = BinaryFile(path)
-    files.callback(file.close)
-    index = parse_json(file.read(0, file.size), str(path)).get("weight_map")
-    if not isinstance(index, dict) or not index:
-        raise WeightFileError(f"{path} has no `weight_map` from names of arrays to shards")
-    shards = {}
+    index, shards = _read_index(path), {}
     for name, shard in index.items():
-        if not isinstance(shard, str) or pathlib.PurePath(shard).name != shard:
-            raise WeightFileError(f"{path}: {name!r} is in {shard!r}, which is no name of a file")
         if not (path.parent / shard).is_file():
             raise WeightFileError(f"{path} names the shard {shard}, which is not in {path.parent}")
         if shard not in shards:
@@ -152,6 +153,23 @@ def _locate_in_shards(path: pathlib.Path, files: contextlib.ExitStack) -> dict[s
         if name not in shards[shard]:
             raise WeightFileError(f"{path} says that {name!r} is in {shard}, but it is not there")
     return {name: shards[shard][name] for name, shard in index.items()}
+
+
+def list_shards(path: pathlib.Path) -> list[str]:
+    """Returns the files that an index names, each once."""
+    return list(dict.fromkeys(_read_index(path).values()))
+
+
+def _read_index(path: pathlib.Path) -> dict[str, str]:
+    """Reads the shard of each array."""
+    with contextlib.closing(BinaryFile(path)) as file:
+        index = parse_json(file.read(0, file.size), str(path)).get("weight_map")
+    if not isinstance(index, dict) or not index:
+        raise WeightFileError(f"{path} has no `weight_map` from names of arrays to shards")
+    for name, shard in index.items():
+        if not isinstance(shard, str) or pathlib.PurePath(shard).name != shard:
+            raise WeightFileError(f"{path}: {name!r} is in {shard!r}, which is no name of a file")
+    return index
 
 
 def write_folder(path: str | os.PathLike, files: Mapping[str, Any]) -> None:
@@ -164,7 +182,7 @@ def write_folder(path: str | os.PathLike, files: Mapping[str, Any]) -> None:
         them.
     """
     check_local(path)
-    path = pathlib.Path(path).resolve()
+    path = pathlib.Path(path).expanduser().resolve()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise WeightFileError(f"{path} exists; give a folder that is empty or does not exist")
     path.parent.mkdir(parents=True, exist_ok=True)

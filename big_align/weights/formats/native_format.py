@@ -15,7 +15,7 @@ from big_align.core.errors import UserError, WeightFileError, WeightsMismatch
 from big_align.core.regular_files import read_regular
 from big_align.data.files import exists, files_of
 from big_align.data.package_files import locate
-from big_align.weights.arrays.weight_files import open_weights
+from big_align.weights.arrays.weight_files import choose_file, open_weights
 from big_align.weights.formats.preprocessing import Preprocessing
 from big_align.weights.formats.pretrained import Classifier, Pretrained, assemble
 from big_align.weights.formats.text_files import read_json
@@ -41,6 +41,13 @@ VOCABULARIES = {
 def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
     """Returns whether a folder is one of ours."""
     return read_json(path / "config.json").get("format") == FORMAT
+
+
+def list_files(path: pathlib.Path, names: Collection[str]) -> list[str]:
+    """Lists what `read` reads, of the files that a folder has or a repository would give it."""
+    tokenizer = read_json(path / "config.json").get("tokenizer")
+    files = [str(tokenizer.get(file)) for file in _vocabularies_of(tokenizer)]
+    return ["config.json", *files, CLASSIFIER, *choose_file(names)]
 
 
 def read(path: pathlib.Path) -> Pretrained:

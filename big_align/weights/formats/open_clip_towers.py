@@ -18,7 +18,7 @@ from big_align.weights.formats.transformers_families import FAMILIES
 from big_align.weights.formats.transformers_format import describe
 from big_align.weights.tables.mapping import Rule, prefix_table
 
-IMAGE_FOLDER, TEXT_FOLDER = "image_tower", "text_tower"
+FOLDERS = IMAGE_FOLDER, TEXT_FOLDER = "image_tower", "text_tower"
 """Folders of the towers' configs within that of the model."""
 
 TRUNK, TRANSFORMER = "visual.trunk.", "text.transformer."

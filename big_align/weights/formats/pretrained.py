@@ -69,7 +69,7 @@ class Classifier:
         return features / np.linalg.norm(features, axis=1, keepdims=True) @ self.kernel
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Pretrained:
     """A dual encoder, or one tower, with its weights.
 
@@ -89,6 +89,7 @@ class Pretrained:
       kept: arrays of the file for which the model has no place, by their names there; they are
         written back to the same format.
       checkpoint: the checkpoint of a run that it was read from; None if it was not.
+      path: the folder or file of weights that it was read from; None if it was not.
       classifier: the layer to classes that a run has trained on the image tower, if it has.
       templates: texts with {} in place of the name of a class, by which a run was evaluated.
       trained_templates: those in which a run has trained its class texts; before those of a class
@@ -105,6 +106,7 @@ class Pretrained:
     source: str | None = None
     kept: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, repr=False)
     checkpoint: str | None = None
+    path: str | None = None
     classifier: Classifier | None = None
     templates: tuple[str, ...] | None = None
     trained_templates: tuple[str, ...] | None = None
@@ -116,6 +118,27 @@ class Pretrained:
                 told = "a number above 0" if name == "temperature" else "a finite number"
                 shown = put_in_a_line(repr(value))[:50]
                 raise WeightsMismatch(f"the {name} of the model is {shown}; it must be {told}")
+
+    def __repr__(self) -> str:
+        """Tells in two lines what it is, and where it is from; its arrays would fill pages."""
+        size = self.image_size if isinstance(self.image_size, int) else None
+        edges = f"{size} x {size}" if size else " x ".join(map(str, self.image_size or ()))
+        made = [
+            f"{self.description}, embeddings of {self.embedding_dim}",
+            f"images of {edges} px" if edges else "",
+            f"tokenizer {self.tokenizer.get('name')}" if self.tokenizer else "",
+            f"a classifier of {len(self.classifier.names)} classes" if self.classifier else "",
+        ]
+        place = self.checkpoint or self.path
+        told = "; ".join(filter(None, made))
+        return f"<{type(self).__name__}: {told}" + (f"\n from {place}>" if place else ">")
+
+    @property
+    def embedding_dim(self) -> int:
+        """The size of its embeddings; of one tower, that of what it pools."""
+        model = self.model
+        dim = getattr(model, "embedding_dim", None)
+        return dim or getattr(model, "image", model).output_dim
 
     @property
     def kind(self) -> str:
@@ -171,6 +194,7 @@ class Pretrained:
             preprocessing=self.preprocessing if image else None,
             tokenizer=None if image else self.tokenizer,
             checkpoint=self.checkpoint,
+            path=self.path,
             classifier=self.classifier if image else None,
         )
 

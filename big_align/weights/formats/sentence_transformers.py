@@ -1,7 +1,7 @@
 """What folders of sentence-transformers hold beside the model: how texts are pooled and cut off."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,12 @@ LAST_TOKEN = "lasttoken"
 """What CLIP's towers pool, which have no choice: it is written, and not read."""
 
 PACKAGE = "sentence_transformers.models."
+
+
+def list_files(names: Collection[str]) -> list[str]:
+    """Lists what is read of the files of a folder, by their paths in it."""
+    configs = [name for name in names if name.endswith("Pooling/config.json")]
+    return [MODULES, SETTINGS, *configs] if MODULES in names else []
 
 
 def read_pool(path: pathlib.Path, has_choice: bool = True) -> str | None:

@@ -13,6 +13,9 @@ from big_align.data.text.roberta_tokenizer import END, PAD, START, UNKNOWN
 from big_align.data.text.tokenizers import list_wordpieces
 from big_align.weights.arrays.stored_arrays import parse_json
 
+FILES = ("tokenizer_config.json", "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")
+"""What `read` looks at."""
+
 PROCESSOR_CLASSES = {"align": "AlignProcessor", "clip": "CLIPProcessor"}
 """Processors of transformers that pair an image processor with a tokenizer."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from big_align.core.errors import WeightsMismatch
 from big_align.models.dual_encoder import IMAGENET_MEAN, IMAGENET_STD
-from big_align.weights.arrays.weight_files import WeightFile, open_weights
+from big_align.weights.arrays.weight_files import WeightFile, choose_file, open_weights
 from big_align.weights.formats import architecture
 from big_align.weights.formats.preprocessing import FILTERS, Preprocessing
 from big_align.weights.formats.pretrained import Pretrained, assemble
@@ -32,6 +32,11 @@ CROP = 0.875
 def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
     """Returns whether a folder or a file of weights is one of timm."""
     return any(family.mark in names for family in FAMILIES) or read_config(path) is not None
+
+
+def list_files(path: pathlib.Path, names: Collection[str]) -> list[str]:
+    """Lists what `read` reads, of the files that a folder has or a repository would give it."""
+    return ["config.json", *choose_file(names)]
 
 
 def read_config(folder: pathlib.Path) -> dict[str, Any] | None:
@@ -163,14 +168,17 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
 
 def write_config(pretrained: Pretrained) -> tuple[TimmFamily, dict[str, Any]]:
     """Returns the kind of tower in timm, and `config.json`."""
+    if pretrained.embeds("image") and pretrained.kind == "dual":
+        raise WeightsMismatch(
+            "timm has image towers only: write that of this dual encoder with --part=image, in "
+            'Python with model.tower("image")'
+        )
     settings = architecture.settings(pretrained.model) if pretrained.kind == "image" else {}
     family = next((f for f in FAMILIES if f.tower == settings.get("name")), None)
     if family is None:
-        what = settings.get("name") or f"{pretrained.kind} encoders"
-        raise WeightsMismatch(
-            f"timm has image towers only, of the kinds {', '.join(f.tower for f in FAMILIES)}; it "
-            f"has no {what}"
-        )
+        known = ", ".join(f.tower for f in FAMILIES)
+        what = settings.get("name") or "texts"
+        raise WeightsMismatch(f"timm has image towers of the kinds {known}, and none for {what}")
     for name, value in family.needs.items():
         if settings[name] != value:
             raise WeightsMismatch(

@@ -11,7 +11,7 @@ from absl import logging
 
 from big_align.config.components import tables
 from big_align.core.errors import WeightsMismatch
-from big_align.weights.arrays.weight_files import WeightFile, open_weights
+from big_align.weights.arrays.weight_files import WeightFile, choose_file, open_weights
 from big_align.weights.formats import architecture, preprocessing, sentence_transformers, text_files
 from big_align.weights.formats.preprocessing import CLIP_MEAN, CLIP_STD, HALF
 from big_align.weights.formats.pretrained import Pretrained, assemble, read_temperature
@@ -25,6 +25,8 @@ from big_align.weights.formats.transformers_configs import (
 from big_align.weights.formats.transformers_families import FAMILIES, find_odd_blocks
 from big_align.weights.tables import dual_encoder
 from big_align.weights.tables.mapping import Rule, prefix_table
+
+PROCESSORS = "processor_config.json", "preprocessor_config.json"
 
 
 class Dual(NamedTuple):
@@ -69,6 +71,13 @@ def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
     return "model_type" in text_files.read_json(path / "config.json")
 
 
+def list_files(path: pathlib.Path, names: Collection[str]) -> list[str]:
+    """Lists what `read` reads, of the files that a folder has or a repository would give it."""
+    listed = "config.json", *PROCESSORS, *text_files.FILES
+    pooled = sentence_transformers.list_files(names)
+    return [*listed, *pooled, *choose_file(names)]
+
+
 def read(path: pathlib.Path) -> Pretrained:
     """Reads a folder; an error lists what the model lacks, or has and should not."""
     config = text_files.read_json(path / "config.json")
@@ -77,8 +86,8 @@ def read(path: pathlib.Path) -> Pretrained:
         known = ", ".join(sorted([*DUALS, *FAMILIES]))
         raise WeightsMismatch(f"{where}: model_type = {model_type!r}; known: {known}")
     # transformers 5 puts the image processor of a dual encoder into another file.
-    whole = text_files.read_json(path / "processor_config.json").get("image_processor")
-    processor = whole or text_files.read_json(path / "preprocessor_config.json")
+    newer, older = (text_files.read_json(path / name) for name in PROCESSORS)
+    processor = newer.get("image_processor") or older
     seen = preprocessing.read_processor(processor, str(path))
     more = dict(preprocessing=seen, where=str(path), source="transformers")
     if model_type in DUALS:

@@ -149,14 +149,18 @@ def _differs(tokenizer: Any, settings: Mapping[str, Any] | None) -> bool:
 
 
 def describe_model(source: Pretrained) -> dict[str, Any]:
-    """Returns what a config may take over from a model: fields of `config.model`, and `tokenizer`.
+    """Returns what a config may take over from a model: fields of `config.model`, and others.
+
+    These are `tokenizer`, as in a config, and `transform`, its image operations.
 
     It has only the towers that there are, and no fields that are not known.
     """
     outside = {name: getattr(source.model, name) for name in PROJECTIONS if source.kind == "dual"}
     towers = {part: source.node[part] for part in outside and TOWERS if source.node[part]}
     towers = towers or {source.kind: source.node}
-    known = {"tokenizer": source.tokenizer} if source.tokenizer else {}
+    known: dict[str, Any] = {"tokenizer": source.tokenizer} if source.tokenizer else {}
+    if source.preprocessing:
+        known["transform"] = source.preprocessing.transform
     return {**outside, **find_colors(source), **towers, **known}
 
 
@@ -193,6 +197,16 @@ def inherit_tokenizer(there: Node, max_length: int | None, given: Node) -> dict[
         )
     lengths = given.get("length") or there["tokenizer"].get("length"), max_length
     return {**there["tokenizer"], "length": min(length for length in lengths if length)}
+
+
+def inherit_transform(there: Node, place: str) -> str:
+    """Returns the image operations of a model, as for `inherit_tower`, for a place in a config."""
+    if not there.get("transform"):
+        raise ConfigError(
+            f"config.{place}.transform = {FROM_INIT!r}, but config.init does not say how images "
+            f"are prepared: write --config.{place}.transform='resize_small(224)|central_crop(224)'"
+        )
+    return there["transform"]
 
 
 def list_names(title: str, names: Collection[str]) -> list[str]:

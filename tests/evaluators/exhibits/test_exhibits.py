@@ -157,12 +157,18 @@ def test_drawn_pictures_frame_what_is_right():
     assert colors == [(50, 50, 50), RIGHT, (90, 90, 90)]
 
 
-def test_a_drawn_confusion_is_darker_where_more_is():
-    (shown,) = show_confusion(np.eye(2)[[0, 0, 0, 1, 1, 1]], np.array([0, 0, 1, 1, 1, 0]), "ab")
-    drawn = draw_exhibit(shown).astype(int).sum(axis=-1)
+def test_a_drawn_confusion_is_darker_where_more_is_and_errors_have_a_color_of_their_own():
+    taken, label = [0] * 8 + [1] + [1] * 5 + [0] * 4, [0] * 9 + [1] * 9
+    (shown,) = show_confusion(np.eye(2)[taken], np.array(label), "ab")
+    assert shown.counts.tolist() == [[8, 1, 0], [4, 5, 0]]
+    drawn = draw_exhibit(shown).astype(int)
     left, top = 80, 40
     cells = drawn[top + 2 :: 34, left + 2 :: 34][:2, :2]
-    assert cells[0, 0] < cells[0, 1] and cells[1, 1] < cells[1, 0]
+    light = cells.sum(axis=-1)
+    assert light[0, 0] < light[1, 1] and light[1, 0] < light[0, 1]
+    red, _, blue = np.moveaxis(cells, -1, 0)
+    assert ((red > blue) == [[False, True], [True, False]]).all()
+    assert 255 - blue[0, 1] >= (255 - blue[1, 0]) / 2 > 60  # of a single error, too
 
 
 def test_found_tags_are_shown_with_what_confirms_them(tmp_path, monkeypatch):

@@ -58,7 +58,7 @@ def make_workdir(folder, losses=(3.0, 2.0, 1.5, 1.0), r1=(0.1, 0.3), **fields):
 
 def texts_of(page):
     """What a reader sees, without marks."""
-    body = page.partition("</style>")[2]
+    body = page.partition("</style>")[2].replace("<wbr>", "")
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
 
 
@@ -125,6 +125,21 @@ def test_changes_of_a_run_that_goes_on_by_its_own_config_add_up(tmp_path):
     assert read_record(str(folder)).find_changes() == ("configs/other.py", {})
 
 
+def test_fields_that_are_gone_are_removed_but_for_those_of_what_was_replaced(tmp_path):
+    """As `data.source.split` of digits, which no other source has."""
+    changes = {
+        "evaluators.digits": [{"name": "knn"}, None], "seed": [0, None], "init.all": [None, "x"],
+        "data.source.name": ["npz", "digits"], "data.source.path": ["a.npz", None],
+    }  # fmt: skip
+    folder = make_workdir(tmp_path / "run", seed=None)
+    record_start(str(folder), START | {"changes": changes})
+    rows = list(sections.list_changes(read_record(str(folder))))
+    assert rows == [
+        ["evaluators.digits", '{"name": "knn"}', "removed"], ["seed", "0", "none"],
+        ["init.all", "none", "x"], ["data.source.name", "npz", "digits"],
+    ]  # fmt: skip
+
+
 def test_of_a_long_run_all_evaluations_and_the_newest_step_are_read(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     losses = [float(n) for n in range(1, 1001)]
@@ -158,7 +173,7 @@ def test_several_runs_are_compared(tmp_path):
     assert tool.main(flags) == 0
     page = output.read_text()
     seen = texts_of(page)
-    assert "pairs/r1 0.3 0.25" in seen and "seed 1 0" in seen and "batch_size null 64" in seen
+    assert "pairs/r1 0.3 0.25" in seen and "seed 1 0" in seen and "batch_size – 64" in seen
     assert page.count('<td class="n best">0.3<') == 1 and page.count('n best">0.25<') == 0
     (chart,) = [x for x in page.split("<figure") if 'aria-label="pairs/r1"' in x]
     assert chart.count("<polyline") == 2 and "one" in chart and "two" in chart
@@ -369,6 +384,24 @@ def test_a_picture_that_fails_leaves_the_others(tmp_path, caplog):
     assert "no pictures of bad: ValueError: the image is gone" in caplog.text
 
 
+def test_pictures_of_the_data_are_there_from_the_start_and_go_with_no_step(tmp_path):
+    folder = make_workdir(tmp_path / "run")
+
+    def shown():
+        pictures = read_record(str(folder)).pictures
+        return pictures["step"], list(pictures["exhibits"]), list(pictures["data"])
+
+    gallery = Gallery(str(folder), 3, {"first batch": confusion})
+    assert shown() == (0, [], ["first batch"])
+    seen = texts_of(report.describe_run(read_record(str(folder))))
+    assert "first batch: confused" in seen and "Step 0" not in seen
+    gallery.begin(1)
+    gallery.add("x", confusion)
+    gallery.finish(1)
+    Gallery(str(folder), 3, {"data": confusion})  # of a process that goes on
+    assert shown() == (1, ["x"], ["data"])
+
+
 def test_what_does_not_change_is_made_once_and_always_shown(tmp_path):
     calls = []
     gallery = Gallery(str(tmp_path), 3, {"data": lambda: calls.append(1) or confusion()})
@@ -414,7 +447,7 @@ def test_every_kind_of_exhibit_is_written(tmp_path):
     gallery.finish(1)
     page = report.describe_run(read_record(str(folder)))
     assert '<li class="right">dog' in page and "nothing found" in page
-    assert page.count("data:image/webp") == 2 and "--share: 1.000" in page
+    assert page.count("data:image/webp") == 2 and "--strength: 1.0" in page
 
 
 def test_no_chart_has_more_curves_than_there_are_colors():

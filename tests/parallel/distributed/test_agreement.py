@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import pytest
 from ml_collections import ConfigDict
 
+from big_align.config.overrides import load_config
 from big_align.core.errors import UserError
 from big_align.parallel.distributed import agreement, processes
 from big_align.runs import build, train
-from big_align.runs.command_line import load_config
 from big_align.training.state import TrainState
 from big_align.training.step import compile_step
 from tests import tiny

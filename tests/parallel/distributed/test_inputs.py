@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from big_align.config.overrides import load_config
 from big_align.core.errors import UserError
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_WORDS
 from big_align.runs import build, initial_weights, train
-from big_align.runs.command_line import load_config
 from big_align.training.row_tables import Table
 from big_align.weights.formats import architecture
 from tests.run_main import TINY

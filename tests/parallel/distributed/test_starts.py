@@ -11,6 +11,7 @@ import time
 import pytest
 
 from big_align.core.errors import Stopped
+from tests.console_command import write_command
 from tests.run_main import ROOT, TINY, environment, find_port
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
@@ -76,9 +77,11 @@ def ask(process, number, tmp_path):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("command", [["main.py"], ["-m", "big_align"]])
+@pytest.mark.parametrize("command", [["main.py"], ["-m", "big_align"], ["big-align", "train"]])
 def test_a_request_at_the_first_instruction_is_answered(command, number, tmp_path):
     """Also while the program executes itself again, which takes any handlers away."""
+    if command[0] == "big-align":
+        command = [str(write_command(tmp_path)), *command[1:]]
     with start(tmp_path, command) as process:
         wait_for(answers, process, tmp_path / "run")
         ask(process, number, tmp_path)

@@ -343,7 +343,7 @@ def test_a_model_without_texts_is_measured_where_it_can_be(data, tmp_path, capsy
 )
 def test_what_is_wrong_with_the_command_is_one_line(model, data, tmp_path, capsys, flags, said):
     given = dict(output=tmp_path / "r.csv") | flags
-    assert small.run(model, data, **given) == 1
+    assert small.run(model, data, **given) in (1, 2)
     error = capsys.readouterr().err
     assert said in error and error.startswith("error: ") and error.count("\n") == 1
 

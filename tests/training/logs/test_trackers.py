@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 from tensorboard.compat.proto import event_pb2
 
+from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError, UserError
 from big_align.runs import check
-from big_align.runs.command_line import load_config
 from big_align.training.logs import trackers
 from big_align.training.logs.metrics import MetricWriter
 from tests.run_main import TINY
@@ -71,6 +71,40 @@ def test_without_the_package_it_is_one_line_before_anything_starts(monkeypatch):
     with pytest.raises(UserError, match=r"config.log.wandb = 'pears' needs .*big_align\[wandb\]"):
         check.check_config(config)
     assert trackers.open_trackers("nowhere", {}, None) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "netrc", "passes"),
+    [
+        ({}, "", False),
+        ({"WANDB_MODE": "offline"}, "", True),
+        ({"WANDB_MODE": "disabled"}, "", True),
+        ({"WANDB_API_KEY": "0" * 40}, "", True),
+        ({}, "machine api.wandb.ai login user password 0", True),
+        ({}, "machine elsewhere login user password 0", False),
+    ],
+)
+def test_without_a_login_it_is_one_line_before_anything_starts(
+    variables, netrc, passes, tmp_path, monkeypatch
+):
+    wandb = pytest.importorskip("wandb")
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "netrc").write_text(netrc)
+    given = {"WANDB_BASE_URL": "https://api.wandb.ai", "NETRC": str(tmp_path / "netrc")}
+    for name, value in {**given, **variables}.items():
+        monkeypatch.setenv(name, value)
+    wandb.teardown()  # it has read its variables once
+    try:
+        config = load_config(TINY, "--config.log.wandb=pears", "--config.evaluators={}")
+        if passes:
+            check.check_config(config)
+            return
+        with pytest.raises(UserError, match="wandb = 'pears' needs an account: .*WANDB_API_KEY"):
+            check.check_config(config)
+        check.check_config(config, training=False)  # an evaluation logs nothing there
+    finally:
+        wandb.teardown()
 
 
 def test_another_field_of_the_log_is_an_error():

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import big_align
 from big_align.core.errors import UserError
 
 
@@ -39,6 +40,21 @@ def test_an_array_or_a_column_of_images_is_a_list(model, pictures):
     np.testing.assert_array_equal(
         model.rank("a dog", Column(paths)).order, model.rank("a dog", paths).order
     )
+
+
+def test_a_class_list_is_a_path_in_either_form(model, pictures, tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("dog\ncat\n")
+    expected = model.classify(pictures[0], ["dog", "cat"])
+    assert model.classify(pictures[0], path) == model.classify(pictures[0], str(path)) == expected
+    one, listed = (model.classify(pictures[0], path, t) for t in ("a {}", ["a {}"]))
+    assert one == listed
+
+
+def test_a_folder_to_save_to_may_be_in_the_home_folder(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    big_align.save(pathlib.Path("~/out"), model, "big_align")
+    assert big_align.load("~/out").path == str(tmp_path / "out")
 
 
 @pytest.mark.parametrize("value", [0, np.nan, np.inf])

@@ -87,6 +87,23 @@ def pictures(tmp_path_factory):
     return sorted(str(file) for file in (path / "all").iterdir())
 
 
+def test_a_model_tells_in_two_lines_what_it_is_and_where_it_is_from(model, folder):
+    told = f"resnet and bert, embeddings of {model.embed_texts('a').shape[1]}; "
+    told += f"images of {SIZE} x {SIZE} px; tokenizer words\n from {folder}>"
+    assert repr(model) == f"<LoadedModel: {told}" and repr(pickle.loads(pickle.dumps(model))) == (
+        repr(model)
+    )
+    text = model.tower("text")
+    assert repr(text) == f"<LoadedModel: bert, embeddings of 16; tokenizer words\n from {folder}>"
+    assert text.embed_texts("a").shape == (1, text.embedding_dim)
+    made = make_pretrained(RESNET)
+    assert repr(made) == f"<Pretrained: resnet, embeddings of 16; images of {SIZE} x {SIZE} px>"
+    wide = dataclasses.replace(model, image_size=(32, 16))
+    assert "; images of 32 x 16 px; " in repr(wide)
+    layer = weights.formats.pretrained.Classifier(("a", "b"), np.zeros((16, 2), np.float32))
+    assert "; a classifier of 2 classes" in repr(dataclasses.replace(made, classifier=layer))
+
+
 def make_evaluator(model, devices):
     """The embedder of an evaluation of the same weights."""
     mesh = make_mesh(devices=jax.devices()[:devices])

@@ -12,13 +12,14 @@ from PIL import Image
 
 import big_align
 from big_align.config.defaults import complete_config
+from big_align.config.overrides import load_config
 from big_align.core.errors import CheckpointMismatch, UserError
 from big_align.data.sources.digits import DIGIT_TEMPLATES, DIGIT_WORDS, digits_source
 from big_align.data.text.tokenizers import SPECIAL_TOKENS
 from big_align.evaluators import zero_shot
 from big_align.evaluators.retrieval import Retrieval
 from big_align.losses.sigmoid import sigmoid_loss
-from big_align.runs import build, command_line, evaluate, train, workdir
+from big_align.runs import build, evaluate, train, workdir
 from tests import labeled_digits
 from tests.manual import ROOT, read_blocks
 
@@ -30,7 +31,7 @@ STEPS = 12
 def trained(tmp_path_factory):
     """The config of a small run, and the folder that holds its workdir."""
     folder = tmp_path_factory.mktemp("trained")
-    config = command_line.load_config("configs/quickstart.py")
+    config = load_config("configs/quickstart.py")
     with config.unlocked():
         words = [*config.tokenizer.words, *"a dog cat on grass of photo".split()]
         config.tokenizer.words = tuple(dict.fromkeys(words))
@@ -126,7 +127,7 @@ def test_images_are_prepared_as_the_evaluators_say_or_a_guess_is_told(trained, t
 
 @pytest.mark.slow
 def test_a_model_of_siglip_has_the_probabilities_that_it_was_trained_by(tmp_path):
-    config = command_line.load_config("tests/tiny_config.py")
+    config = load_config("tests/tiny_config.py")
     with config.unlocked():
         config.objective = dict(name="siglip", bias=-3.0)
         config.evaluators = {}

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,17 +10,14 @@ import pytest
 from indexes import build, load, write_table
 
 from big_align.use.search.metadata import MetadataTable
+from tests import browsers
 from tests.data.samples import encode_image, make_pixels
 
 pytest.importorskip("uvicorn", reason="the server needs .[serve]")
-webdriver = pytest.importorskip("selenium.webdriver", reason="the browser needs selenium")
+pytest.importorskip("selenium.webdriver", reason="the browser needs selenium")
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (BROWSER and DRIVER), reason="there is no chromium and chromedriver"),
-]
+pytestmark = [pytest.mark.slow, browsers.needed]
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +46,7 @@ def address(index, weights):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,1400"):
-        options.add_argument(flag)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(executable_path=DRIVER)
-    with webdriver.Chrome(options=options, service=service) as driver:
-        driver.implicitly_wait(0)
+    with browsers.open_browser(tmp_path_factory.mktemp("chromium")) as driver:
         yield driver
 
 
@@ -123,6 +111,21 @@ def test_typing_shows_what_the_index_finds(page, index):
     page.find_all("#texts input[type=text]")[1].send_keys("-a red cat")
     page.find_all("#texts input[type=number]")[1].send_keys("0.5\n")
     page.wait_for(index.search(["a dog", "-a red cat"], weights=[1, 0.5], k=20))
+
+
+def test_a_phone_shows_the_page_without_scrolling_sideways(page, index):
+    metrics = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        page.find("#texts input[type=text]").send_keys("a dog\n")
+        page.wait_for(index.search("a dog", k=20))
+        page.find_all("button.add")[0].click()
+        page.wait_for(index.search("a dog", like=[page.names()[0]], k=20))
+        assert page.run("document.documentElement.scrollWidth") == 390
+        columns = {card.location["x"] for card in page.find_all("#grid figure")}
+        assert len(columns) == 2
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_an_empty_query_says_what_to_do(page):

@@ -21,6 +21,13 @@ def index(table_index, model):
     return load(table_index, model)
 
 
+def test_an_index_tells_in_a_line_what_it_holds(index, table_index):
+    counts = f"20 images and {len(index.contents.captions)} captions, embeddings of 16"
+    columns = ", ".join(index.columns)
+    assert repr(index) == f"<SearchIndex of {table_index}: {counts}; metadata: {columns}>"
+    assert columns.startswith("year") or "year" in columns
+
+
 def rank(index, vector, of="images", rows=None):
     """The numbers of rows by their cosines, computed plainly."""
     vectors = np.float32(index.contents.vectors[of])

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 import struct
 import zlib
 
@@ -92,6 +93,14 @@ def test_thumbnails_are_those_of_the_index_and_nothing_else_is_served(client, in
         "/static/../server.py", f"/thumbnail/{10**30}", f"/thumbnail/{'9' * 5000}",
     ):  # fmt: skip
         assert client.get(path).status_code == 404, path
+
+
+def test_the_page_has_an_icon_which_its_policy_allows(client):
+    page = client.get("/")
+    (address,) = re.findall(r'<link rel="icon" href="(/[^"]+)">', page.text)
+    assert re.search(r"img-src 'self'", page.headers["content-security-policy"])
+    icon = client.get(address)
+    assert icon.headers["content-type"] == "image/svg+xml" and icon.text.startswith("<svg")
 
 
 def test_the_page_runs_nothing_but_its_own_script(client):
@@ -225,7 +234,14 @@ def guarded(index):
 
 def test_with_a_token_nothing_is_answered_without_it(guarded):
     client = testclient.TestClient(guarded, base_url="http://host:8000", follow_redirects=False)
-    for path in ("/", "/thumbnail/0", "/?token=wrong", "/?token=", "/thumbnail/0?token=" + TOKEN):
+    for path in (
+        "/",
+        "/icon.svg",
+        "/thumbnail/0",
+        "/?token=wrong",
+        "/?token=",
+        "/thumbnail/0?token=" + TOKEN,
+    ):
         assert client.get(path).status_code == 401, path
     assert ask(client, parts=[TEXT]).status_code == 401
     assert upload(client, encode_photo(0)).status_code == 401

@@ -1,6 +1,7 @@
 """Command lines of a run: a config file with overrides, a workdir, and one-line error messages.
 
-main.py and the tools that work on a run share this module; each adds its own absl flags.
+main.py and the tools that work on a run share this module; each adds its own absl flags. There is
+one set of them in a process, so that they are defined when a command runs, and never by an import.
 """
 
 import os
@@ -22,27 +23,17 @@ from big_align.config.config_files import CONFIG_JSON, list_packaged
 from big_align.config.defaults import complete_config
 from big_align.config.help_text import WIDTH, format_fields, format_lines
 from big_align.config.home_folder import expand_home
-from big_align.config.overrides import load_changed, split_changes
+from big_align.config.overrides import load_changed, load_config, refuse_words, split_changes
+from big_align.config.program_name import own_words, spell
 from big_align.core import library_messages
-from big_align.core.errors import Stopped, UserError
+from big_align.core.errors import WRONG_USAGE, Stopped, UserError, WrongValue, find_status
 from big_align.pages.run_report.starts import compare_configs, find_folder
 from big_align.parallel.devices.chips import GPU_FRACTION
 from big_align.parallel.distributed import processes
 
-WRONG_USAGE = 2  # the exit status that tells launchers that starting again is of no use
 GPU_MEMORY = {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
 """Variables for the share of a GPU's memory that JAX takes, of which one may be set."""
 HELP = {"--help", "-help", "-h", "-?"}
-CONFIG = flags.DEFINE_string(
-    "config",
-    None,
-    "A config file, the name of a packaged one, or WORKDIR/config.json; by default the workdir's.",
-)
-WORKDIR = flags.DEFINE_string("workdir", None, "Where metrics, events and checkpoints lie.")
-
-CHECKPOINT = flags.DEFINE_string(
-    "checkpoint", None, "The checkpoint to evaluate or show: its step, or best (default: newest)."
-)
 
 
 class Given(NamedTuple):
@@ -50,6 +41,8 @@ class Given(NamedTuple):
 
     config: ConfigDict
     changes: dict[str, str]  # as `split_changes` returns them
+    path: str  # of the config, as it was given
+    workdir: str
 
 
 _given: list[Given] = []  # what `run` has parsed
@@ -60,37 +53,44 @@ def given_config() -> ConfigDict:
     return _given[-1].config
 
 
-def load_config(path: str, *overrides: str) -> ConfigDict:
-    """Loads a config like a command line does, for a notebook.
-
-    Args:
-      path: as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`.
-      overrides: as in `--config.batch_size=8`.
-
-    Raises:
-      UserError: there is no such file, or an override does not fit; the message is one line.
-    """
-    changes, others = split_changes(expand_home(overrides))
-    _refuse(others)
-    return load_changed(path, changes)
+def given_workdir() -> str:
+    """Returns the workdir of the command line, which `run` has parsed."""
+    return _given[-1].workdir
 
 
 def describe_command() -> dict[str, Any]:
     """Returns the command that started this process, and its changes to the config file."""
-    changes = compare_configs(load_config(CONFIG.value).to_dict(), given_config().to_dict())
-    command = shlex.join(["python", *sys.orig_argv[1:]])
-    return {"command": command, "config": CONFIG.value, "changes": changes}
+    config, _, path, _ = _given[-1]
+    changes = compare_configs(load_config(path).to_dict(), config.to_dict())
+    return {"command": shlex.join(own_words()), "config": path, "changes": changes}
 
 
 def run(main: Callable[[], None]) -> None:
     """Parses the command line and calls `main`; prints an error that the user can fix as one line.
 
-    The exit status is 0 after `main` has finished, 1 after an error, 2 if the command line is
-    wrong, and that of `Stopped` after a request to stop.
+    The exit status is 0 after `main` has finished, 2 if the command line or a value of the config
+    is wrong, 1 after another error, and that of `Stopped` after a request to stop.
     """
     if not GPU_MEMORY & os.environ.keys():  # JAX takes three quarters of a GPU, if it is not told
         os.environ["XLA_CLIENT_MEM_FRACTION"] = str(GPU_FRACTION)
+    define_flags()
     app.run(lambda _: _report_errors(main), flags_parser=_parse_argv)
+
+
+def define_flags() -> None:
+    """Defines the flags that all commands of a run have."""
+    flags.DEFINE_string(
+        "config",
+        None,
+        "A config file, the name of a packaged one, or WORKDIR/config.json; by default the "
+        "workdir's.",
+    )
+    flags.DEFINE_string("workdir", None, "Where metrics, events and checkpoints lie.")
+    flags.DEFINE_string(
+        "checkpoint",
+        None,
+        "The checkpoint to evaluate or show: its step, or best (default: newest).",
+    )
 
 
 def _report_errors(main: Callable[[], None]) -> None:
@@ -102,9 +102,10 @@ def _report_errors(main: Callable[[], None]) -> None:
         logging.flush()
         processes.fail(error)
         nameless = isinstance(error, OSError) and error.errno and error.filename is None
-        where = f" (--workdir={WORKDIR.value})" if nameless else ""
-        folder = _tell_folder(str(error), CONFIG.value, WORKDIR.value)
-        sys.exit(f"error: {error}{where}{folder}")
+        where = f" (--workdir={given_workdir()})" if nameless else ""
+        folder = _tell_folder(str(error), _given[-1].path, given_workdir())
+        print(f"error: {error}{where}{folder}", file=sys.stderr)
+        sys.exit(find_status(error))
     except Stopped as stop:
         import jax
 
@@ -131,9 +132,9 @@ def evaluated_config() -> ConfigDict:
     The config that a run has left is used with the devices of this machine, whatever the run used,
     unless the command line sets a field of the mesh.
     """
-    config, changes = _given[-1]
+    config, changes, path, _ = _given[-1]
     said = any(place.partition(".")[0] == "mesh" for place in changes)
-    if CONFIG.value.endswith(".json") and not said:
+    if path.endswith(".json") and not said:
         with config.unlocked():
             config.mesh = {}
             complete_config(config)
@@ -142,11 +143,11 @@ def evaluated_config() -> ConfigDict:
 
 def chosen_checkpoint() -> int | str | None:
     """Returns the step that --checkpoint names, or "best"; None for the newest."""
-    given = CHECKPOINT.value
+    given = flags.FLAGS.checkpoint
     if given in (None, "best"):
         return given
     if not given.isdecimal():
-        raise UserError(f"--checkpoint={given} is neither the step of a checkpoint nor best")
+        raise WrongValue(f"--checkpoint={given} is neither the step of a checkpoint nor best")
     return int(given)
 
 
@@ -156,11 +157,12 @@ def _parse_argv(argv: list[str]) -> list[str]:
             print(_write_help([word for word in argv if word not in HELP]))
             sys.exit(0)
         _parse(argv)
-        if not WORKDIR.value:
+        workdir = given_workdir()
+        if not workdir:
             raise ValueError("--workdir is missing: it names the folder of the run")
-        if "://" in WORKDIR.value:
+        if "://" in workdir:
             raise ValueError(
-                f"--workdir={WORKDIR.value} is an address, and a workdir is a local folder; its "
+                f"--workdir={workdir} is an address, and a workdir is a local folder; its "
                 "checkpoints may be in a bucket: --config.checkpoint.folder=gs://..."
             )
         return argv[:1]
@@ -171,7 +173,7 @@ def _parse_argv(argv: list[str]) -> list[str]:
 
 def _write_help(argv: list[str]) -> str:
     """Writes a description of the program, its flags, and the fields of the given config."""
-    texts = [(sys.modules["__main__"].__doc__ or "").strip(), "Flags:"]
+    texts = [spell(sys.modules["__main__"].__doc__ or "").strip(), "Flags:"]
     rows = []
     for module, defined in flags.FLAGS.flags_by_module_dict().items():
         if module.startswith("big_align.") or module == sys.argv[0]:
@@ -179,9 +181,9 @@ def _write_help(argv: list[str]) -> str:
     texts[-1] += "\n" + format_lines(sorted(rows))
     try:
         _parse(argv)
-        texts += [f"Fields of {CONFIG.value}:", format_fields(given_config())]
+        texts += [f"Fields of {_given[-1].path}:", format_fields(given_config())]
     except UserError:
-        if CONFIG.value:
+        if flags.FLAGS.config:
             raise
         known = f"With --config=NAME its fields are listed here: {', '.join(list_packaged())}."
         texts.append(textwrap.fill(known, WIDTH))
@@ -200,9 +202,10 @@ def _parse(argv: Sequence[str]) -> None:
     """Parses a command line, and loads its config."""
     words = flags.FLAGS.read_flags_from_files(expand_home(argv), force_gnu=False)
     changes, others = split_changes(words)
-    _refuse(flags.FLAGS(others)[1:])
-    flags.FLAGS.config = _find_config(CONFIG.value, WORKDIR.value)
-    _given.append(Given(load_changed(CONFIG.value, changes), changes))
+    refuse_words(flags.FLAGS(others)[1:])
+    workdir = flags.FLAGS.workdir
+    path = _find_config(flags.FLAGS.config, workdir)
+    _given.append(Given(load_changed(path, changes), changes, path, workdir))
 
 
 def _find_config(given: str | None, workdir: str | None) -> str:
@@ -219,9 +222,3 @@ def _find_config(given: str | None, workdir: str | None) -> str:
             f"{known}"
         )
     return path
-
-
-def _refuse(words: Sequence[str]) -> None:
-    """Raises a UserError if words of a command line are no flags."""
-    if words:
-        raise UserError(f"unexpected arguments {list(words)}; flags are written --name=value")
