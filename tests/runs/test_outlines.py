@@ -4,8 +4,8 @@ import flax.linen as nn
 import jax
 import pytest
 
+from big_align.config.overrides import load_config
 from big_align.runs import build, train
-from big_align.runs.command_line import load_config
 from big_align.runs.workdir import outline_model, read_pretrained
 from big_align.weights import list_formats
 from tests.run_main import TINY
