@@ -30,6 +30,13 @@ from big_align.parallel.devices.machine import find_accelerator, is_one_of_sever
 
 LENGTH = 32  # tokens; one caption of Flickr8k in 500 is longer
 LEAST_STEPS = 60
+TRAINS_TEXTS = 1000
+"""Pairs from which it pays to train half of the text tower as well.
+
+Of 1000 photographs of Flickr8k that are not trained on, 17.6% and 17.9% (R@10 image to text, text to
+image) after 120 pairs, and 18.6% and 20.7% without; after 1350, 48.1% and 48.9%, without 45.6% and
+46.1%.
+"""
 CLASS_TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "{}.")
 
 

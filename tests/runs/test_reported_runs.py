@@ -12,7 +12,8 @@ from big_align.config.overrides import load_config
 from big_align.core.errors import Stopped
 from big_align.pages.run_report import report
 from big_align.pages.run_report.run_record import read_record
-from big_align.tools import command_line, evaluate, train
+from big_align.runs import evaluate, train
+from big_align.tools import command_line
 from tests.run_main import TINY, Run
 
 

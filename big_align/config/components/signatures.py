@@ -23,7 +23,7 @@ from beartype.door import is_bearable
 from ml_collections import ConfigDict
 
 from big_align.config.components.written_values import read_value
-from big_align.core.errors import ConfigError, FieldError, suggest, tell_in_a_line
+from big_align.core.errors import ConfigError, FieldError, put_in_a_line, suggest, tell_in_a_line
 from big_align.core.nodes import GIVEN, Node
 
 ELSEWHERE = {
@@ -58,8 +58,10 @@ def import_attribute(path: str, field: str) -> Any:
     try:
         return operator.attrgetter(attribute)(importlib.import_module(module))
     except Exception as error:  # a module is code: it may raise anything
-        told = f"{field} = {path!r} cannot be imported: {tell_in_a_line(error)}"
-        if not isinstance(error, ImportError | AttributeError | SyntaxError):
+        plain = isinstance(error, ImportError | AttributeError)  # they say what there is not
+        reason = put_in_a_line(str(error)) if plain else tell_in_a_line(error)
+        told = f"{field} = {path!r} cannot be imported: {reason}"
+        if not plain and not isinstance(error, SyntaxError):
             frame = traceback.extract_tb(error.__traceback__)[-1]
             told += f" ({frame.filename}, line {frame.lineno})"
         if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:

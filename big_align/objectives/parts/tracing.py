@@ -9,7 +9,6 @@ import numpy as np
 
 from big_align.core.errors import ConfigError, is_array, is_scalar, make_fault, show_value
 from big_align.core.types import Batch, ModelState, Objective, Params
-from big_align.training.row_tables import join_rows, split_rows
 
 WHERE = "config.objective"
 WANTED = {
@@ -66,7 +65,7 @@ def trace_loss(
     drawn = dict(jax.eval_shape(objective.draw, tables, batch, rng))
     shared = {"params": params, "batch": batch, "rng": rng}
     prepared = _trace(objective, "prepare", lambda made: True, **shared)
-    shown = {**params, "drawn": join_rows(drawn, split_rows(drawn))} if drawn else params
+    shown = {**params, "drawn": drawn} if drawn else params
     given = {"params": shown, "outputs": whole, "prepared": prepared, "batch": batch}
     _trace(objective, "loss", _is_measured, **given)
     _trace(objective, "project", lambda made: _is_like(made, params), params=params)
