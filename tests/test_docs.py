@@ -16,6 +16,7 @@ import pytest
 from absl import flags
 from PIL import Image
 
+from big_align.config import own_files
 from big_align.config.overrides import load_config
 from big_align.runs import check
 from tests.console_command import write_command
@@ -95,6 +96,17 @@ LOADED = {row for rows in ROWS.values() for row in rows}
 
 class Parsed(Exception):
     """The command line of a program was understood."""
+
+
+@pytest.fixture(autouse=True)
+def read_no_files(monkeypatch):
+    """The pairs of a reader are not here: their path is taken for that of a thousand."""
+
+    def find(path, name, fields, number):
+        given = dict(field.split("=", 1) for field in fields)
+        return own_files.OwnPairs({"name": name or "tar", "path": path, **given}, 1000)
+
+    monkeypatch.setattr(own_files, "_find_pairs", find)
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """Exports to repositories of a hub."""
 
 import os
+import pathlib
 
 from big_align.core.errors import UserError
+from big_align.core.regular_files import read_regular
 from big_align.data.remote import hub
 from big_align.weights.hub.names import NAME, PREFIX
 
@@ -26,6 +28,12 @@ def push_folder(folder: str | os.PathLike, id: str) -> str:
       HubError: the hub refuses it. The folder stays, and the message says how to go on.
       UserError: the card is not one that the hub takes.
     """
+    for config in pathlib.Path(folder).glob("*.json"):
+        if os.path.abspath(folder) in read_regular(config).decode():
+            raise UserError(
+                f"{config} has a path of this machine, by which open_clip finds the configs of "
+                "towers that are not its own; it opens here, and --format=big_align can be uploaded"
+            )
     library = hub.load_library(id)
     api, message = library.HfApi(), "Upload an export of big_align"
     try:
