@@ -26,7 +26,6 @@ def use_towers(config: ConfigDict, length: int, size: int = SIZE) -> None:
     config.data.transform = f"resize({size}, method='bilinear')"
     common.use_pretrained_towers(config, length, lite=2)
     config.model.image_projection = True
-    config.model.projection_bias = False  # so it opens in open_clip as a whole
     config.model.embedding_dim = 512
     config.model.image_dropout = 0.5
     config.model.text_dropout = 0.2
