@@ -1,5 +1,7 @@
 """Settings that no array shows: they are told where they differ, and a config can take them."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -191,6 +193,28 @@ def test_one_tower_is_taken_and_the_rest_stays(tmp_path):
     assert (config.model.text.max_length, config.tokenizer.length) == (12, 12)
     config = take_settings(make_config(*FLAGS[1:], text, "--config.model.text.max_length=99"))
     assert (config.model.text.max_length, config.tokenizer.length) == (40, 12)
+
+
+def test_a_config_takes_the_image_operations_of_its_weights(tmp_path):
+    """Of training and of each evaluator that asks for them; a run that continues has its own."""
+    save(tmp_path / "dual", make_dual(**COLORS), preprocessing=SEEN, tokenizer=WORDS)
+    flags = [f"--config.init.all={tmp_path / 'dual'}", "--config.data.transform=from_init"]
+    config = take_settings(make_config(*flags))
+    assert config.data.transform == SEEN.transform
+    evaluated = [node.transform for node in config.evaluators.values()]
+    assert evaluated == [node.transform for node in make_config().evaluators.values()]
+    name = next(iter(config.evaluators))
+    flags.append(f"--config.evaluators.{name}.transform=from_init")
+    first = take_settings(make_config(*flags), str(tmp_path / "run"))
+    assert first.evaluators[name].transform == SEEN.transform
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(first.to_json())
+    shutil.rmtree(tmp_path / "dual")
+    again = take_settings(make_config(*flags), str(tmp_path / "run"))
+    assert again.to_dict() == first.to_dict()
+    save(tmp_path / "silent", make_dual(), tokenizer=WORDS)
+    with pytest.raises(ConfigError, match="config.data.transform = 'from_init', but config.init"):
+        take_settings(make_config(f"--config.init.all={tmp_path / 'silent'}", flags[1]))
 
 
 def test_a_run_that_continues_needs_no_source(tmp_path):

@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import shlex
 import subprocess
 import sys
 
@@ -88,6 +89,36 @@ def test_evaluations_show_the_last_the_best_and_the_first(tmp_path):
     seen = texts_of(report.describe_run(read_record(str(folder))))
     assert "last step 6 best at step first step 2" in seen
     assert "pairs/r1 0.2 0.4 4 0.1" in seen and "pairs/loss 0.8 0.6 4 0.9" in seen
+
+
+def test_chance_stands_beside_a_number_and_has_no_curve(tmp_path):
+    folder = make_workdir(tmp_path / "run", r1=(0.1, 0.4))
+    with (folder / "metrics.jsonl").open("a") as file:
+        for step in (2, 4):
+            facts = {"step": step, "pairs/r1_chance": 0.05, "pairs/x_candidates": 20.0}
+            file.write(json.dumps(facts) + "\n")
+    record = read_record(str(folder))
+    seen = texts_of(report.describe_run(record))
+    assert "first step 2 chance" in seen and "0.4 pairs/r1 (chance 0.05)" in seen
+    assert "pairs/r1 0.4 0.4 4 0.1 0.05" in seen and "pairs/r1_chance" not in seen
+    curves = {name for curves in sections.evaluation_curves(record).values() for name in curves}
+    assert curves == {"r1", "loss"}
+
+
+def test_a_finished_run_names_the_commands_that_use_its_model(tmp_path, capsys):
+    model = {"image": {"name": "vit"}, "text": {"name": "bert"}}
+    source = {"name": "csv", "path": "a b.csv", "caption": "title", "columns": []}
+    folder = make_workdir(tmp_path / "run", model=model, data={"source": source})
+    uses = sections.list_uses(read_record(str(folder)))
+    assert list(uses) == ["Classify", "Index", "Search in a browser", "Export"]
+    flags = "--source='a b.csv' --source_name=csv --source_argument=caption=title --output="
+    assert shlex.split(flags)[:-1] == shlex.split(uses["Index"])[4:-1]
+    assert uses["Export"].endswith("--format=big_align")
+    record_start(str(folder), START | {"formats": {"transformers": "no", "open_clip": ""}})
+    report.print_uses(str(folder))
+    assert "--format=open_clip" in capsys.readouterr().out
+    images = make_workdir(tmp_path / "images", model=model | {"text": {}})
+    assert "Classify" not in sections.list_uses(read_record(str(images)))
 
 
 def test_a_run_under_way_or_killed_can_be_shown(tmp_path):

@@ -107,3 +107,12 @@ def test_utilization_is_a_fraction_of_the_published_peak(monkeypatch):
     progress.close()
     assert rates["device_flops_per_second"] == pytest.approx(24.6e12)
     assert rates["model_flop_utilization"] == pytest.approx(0.4)  # a core of two
+
+
+def test_a_table_has_what_is_known_of_chance_beside_each_number():
+    rows = {"a/r1": 0.5, "a/r1_chance": 0.01, "a/r5": 0.75, "a/x_candidates": 100.0}
+    assert metrics.format_table(rows).splitlines() == [
+        "  a/r1              0.5000  (chance 0.0100)",
+        "  a/r5              0.7500",
+        "  a/x_candidates       100",
+    ]
