@@ -20,6 +20,7 @@ from big_align.models.efficientnet import EfficientNet
 from big_align.models.embedding_table import EmbeddingTable
 from big_align.models.vit import ViT
 from big_align.weights.tables import dual_encoder as tables
+from big_align.weights.tables.mapping import Rule
 
 
 def make_model(**settings):
@@ -139,7 +140,12 @@ def test_golden_numbers_of_open_clip(reference_dir):
     }
     variant, dim = f"b/{seen['patch_size']}", config["embed_dim"]
     model = make_clip(variant, "b", sizes, text_sizes, embedding_dim=dim)
-    variables = load_mapped(folder, tables.OPEN_CLIP, model, image, text[:2], mask[:2])
+    # Its projection is that of the text tower, beside whose arrays it lies.
+    table = [
+        *(*tables.OPEN_CLIP_IMAGE, *tables.OPEN_CLIP_TEXT),
+        Rule("project_text", "text_projection", "matrix"),
+    ]
+    variables = load_mapped(folder, table, model, image, text[:2], mask[:2])
     zimg, ztxt = embed(model, variables, image, text, mask)
     np.testing.assert_allclose(zimg, io["image_embeds"], atol=1e-4)
     np.testing.assert_allclose(ztxt, io["text_embeds"], atol=1e-4)

@@ -80,7 +80,7 @@ def test_a_tool_is_called_by_its_name_and_says_so(name, program):
     assert "python -m big_align" not in done.stdout
     wrong = run(program, name)
     assert wrong.returncode == 2 and "big-align describe_classes: error: " in wrong.stderr
-    assert run(program, name, "--classes=no-such", "--output=o.json").returncode == 1
+    assert run(program, name, "--classes=no-such", "--output=o.json").returncode == 2
 
 
 def test_every_text_of_commands_is_spelled_as_the_program_was_called(monkeypatch):
