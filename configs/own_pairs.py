@@ -81,11 +81,10 @@ def _start_pretrained(pairs: OwnPairs):
     _use_published(first)
     published.train_layers(first, batch, steps)
     _evaluate(first, pairs, first.data.transform)
-    if (
-        not pairs.has_captions
-    ):  # the texts of classes have few words, which leave the text tower as it is
+    if not pairs.has_captions:  # the few words of classes leave the text tower as it is
         first.objective.name = "unicl"
         first.cached_features.towers = ("image",)
+    if not pairs.has_captions or pairs.count < TRAINS_TEXTS:
         return complete_config(first)
     batch, steps = _plan(pairs, most=256, epochs=6.5, decline=7000)
     config = _get_base(pairs)

@@ -163,6 +163,16 @@ def test_what_is_trained_follows_the_number_of_pairs(pairs):
                 assert first.batch_size <= count
 
 
+def test_texts_are_trained_where_it_pays(pairs, classes):
+    few, many = (load_config(f"{OWN}:{pairs},pairs={n}") for n in (999, 1000))
+    assert not few.get("first") and few.model.locked == ("image", "text")
+    assert many.first and many.model.locked == ("image",)
+    assert few.evaluators and many.evaluators and not many.first.evaluators
+    named = load_config(f"{OWN}:{classes},pairs=100000")
+    assert not named.get("first") and named.objective.name == "unicl"
+    assert list(named.evaluators) == ["zero_shot"]
+
+
 def test_some_more_pairs_do_not_change_what_a_checkpoint_must_agree_with(pairs):
     few, more = (load_config(f"{OWN}:{pairs},pairs={n}") for n in (5000, 5500))
     assert (few.data.hold_out, few.batch_size) == (more.data.hold_out, more.batch_size)
