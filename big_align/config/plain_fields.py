@@ -3,7 +3,7 @@
 import jax
 
 from big_align.config.config_files import FIELDS
-from big_align.core.errors import ConfigError, check_known, suggest
+from big_align.core.errors import ConfigError, DevicesMismatch, check_known, suggest
 from big_align.core.nodes import Node
 from big_align.parallel.batches import explain_division
 from big_align.training.health.rewinds import RESPONSES
@@ -37,7 +37,7 @@ def check_batch(config: Node, field: str, devices: int, parts: int = 1) -> None:
     """Checks that a batch divides over devices and, on each, into micro-batches."""
     if config[field] % (devices * parts):
         wrong = explain_division(config[field], devices, parts)
-        raise ConfigError(f"config.{field} = {config[field]} {wrong}")
+        raise DevicesMismatch(f"config.{field} = {config[field]} {wrong}")
 
 
 def check_values(config: Node) -> None:

@@ -34,6 +34,10 @@ class ConfigError(UserError):
     """A config that cannot be built."""
 
 
+class DevicesMismatch(ConfigError):
+    """A value does not fit the devices that there are; another start may have others."""
+
+
 class FieldError(UserError):
     """A component cannot work with its settings; changing one or more of its fields would fix it.
 
@@ -128,7 +132,7 @@ def checking_values() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        error.is_wrong_value = True
+        error.is_wrong_value = not isinstance(error, DevicesMismatch)
         raise
 
 

@@ -38,7 +38,7 @@ def train_layers(config: ConfigDict, batch_size: int, total_steps: int) -> None:
     """Makes a run train the linear layers, in place."""
     config.batch_size, config.total_steps = batch_size, total_steps
     config.average_decay = 0.99
-    config.log_every = 50
+    config.log_every = max(1, min(50, total_steps // 12))
     config.model.locked = ("image", "text")
     config.cached_features.towers = ("image", "text")
     config.objective = dict(name="clip", temperature=0.07, label_smoothing=0.1)
@@ -53,6 +53,7 @@ def train_texts(config: ConfigDict, first: ConfigDict, batch_size: int, total_st
     config.init = common.get_base().init  # the weights are those of the first run
     config.batch_size, config.total_steps = batch_size, total_steps
     config.average_decay = 0.98
+    config.log_every = max(1, min(10, total_steps // 12))
     config.model.locked = ("image",)
     config.cached_features.towers = ("image",)
     config.optimizer.frozen = tuple(f"model/text/{name}" for name in STAYS)

@@ -102,4 +102,4 @@ def test_help_is_printed_by_the_program_and_by_tools(tmp_path):
     assert tool.stdout.startswith("Draws what a trained model retrieves")
     assert "--nearest=5" in tool.stdout and "total_steps=8" in tool.stdout
     wrong = run("main.py", "--help", "--config=quickstart", "--config.sede=7")
-    assert wrong.returncode == 2 and "did you mean 'seed'" in wrong.stderr
+    assert wrong.returncode == 2 and "did you mean --config.seed=" in wrong.stderr

@@ -236,7 +236,7 @@ def test_none_is_none_whatever_the_type_of_a_field():
     spelled = load_config("configs/quickstart.py", *given, "--config.checkpoint.folder", "None")
     assert spelled.checkpoint.folder is None
     config = load_config("configs/quickstart.py", "--config.on_divergence=None")
-    with pytest.raises(ConfigError, match="on_divergence = None is unknown.*known: report"):
+    with pytest.raises(UserError, match="on_divergence = None is unknown.*known: report"):
         check.check_config(config)
     for flag, told in (
         ("optimizer", "it has fields; --config.optimizer={} empties it"),

@@ -13,7 +13,7 @@ from typing import Any
 from absl import logging
 
 from big_align.config.components import signatures, tables
-from big_align.core.errors import ConfigError, UserError, check_members
+from big_align.core.errors import ConfigError, MissingFile, UserError, check_members
 from big_align.core.nodes import Node
 from big_align.data import boundary, listing
 from big_align.data.examples import IMAGE_EXTENSIONS, Source
@@ -76,7 +76,7 @@ def recognize_source(path: str) -> str:
     if re.search(r"\.(zip|tgz|[gx]z|7z|rar)$", path, re.IGNORECASE):
         raise UserError(f"--source={path} is compressed: unpack it, and write what is in it")
     if not re.search(r"[*?\[{,]|://", path) and not os.path.exists(path):
-        raise UserError(f"--source={path}: there is no such file or folder")
+        raise MissingFile(f"--source={path}: there is no such file or folder")
     raise UserError(
         f"--source={path} does not say what kind of source it is: give --source_name, one of "
         f"{', '.join(sorted(tables.SOURCES))}"
