@@ -4,6 +4,7 @@ import os
 import shlex
 
 import fsspec
+import jax
 import numpy as np
 import pytest
 
@@ -127,6 +128,25 @@ def test_each_layout_becomes_a_model_by_its_path_alone(layout, tmp_path, capsys)
             model.embed_images(layouts.IMAGES[:2]),
             atol=1e-5,
         )
+
+
+@pytest.mark.slow
+def test_a_model_of_another_library_is_trained_on_and_stays_what_it_is(tmp_path, pairs):
+    """Its towers, tokenizer, colors and image operations; a laptop leaves its image tower alone."""
+    flags = "--config.total_steps=2", "--config.batch_size=8"
+    train.run(load_config(f"{OWN}:{pairs},start=scratch,size=cores", *flags), str(tmp_path / "a"))
+    given = big_align.load(tmp_path / "a")
+    big_align.save(tmp_path / "clip", given, format="transformers")
+    config = load_config(f"{OWN}:{pairs},start={tmp_path}/clip,size=cores", *flags)
+    results = train.run(config, str(tmp_path / "b"))
+    assert "retrieval/text_to_image_r1" in results
+    tuned = big_align.load(tmp_path / "b")
+    assert tuned.image_size == given.image_size and tuned.tokenizer["name"] == "wordpiece"
+    assert tuned.preprocessing.transform == given.preprocessing.transform
+    before, after = (model.variables["params"]["image"] for model in (given, tuned))
+    jax.tree.map(np.testing.assert_array_equal, after, before)
+    assert np.abs(tuned.embed_texts(["a"]) - given.embed_texts(["a"])).max() > 1e-6
+    big_align.save(tmp_path / "again", tuned, format="transformers")
 
 
 @pytest.fixture
