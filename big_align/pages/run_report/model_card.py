@@ -8,6 +8,7 @@ from typing import Any
 from big_align.core.errors import UserError, put_in_a_line
 from big_align.pages.rendering import format_number
 from big_align.pages.run_report.run_record import RunRecord, read_record
+from big_align.training.logs.directions import CHANCE
 from big_align.weights.formats.pretrained import Pretrained
 
 LIBRARIES = {"sentence_transformers": "sentence-transformers", "jax_export": "jax"}
@@ -78,8 +79,13 @@ def _describe_run(pretrained: Pretrained) -> Iterator[str]:
         yield f"Of the exported state, at step {step:,}."
         named = dict.fromkeys(name.partition("/")[0] for name in numbers)
         yield "\n".join(_list_evaluators(record, named))
-        rows = [f"| {name} | {format_number(value)} |" for name, value in numbers.items()]
-        yield "\n".join(["| number | value |", "|---|---|", *rows])
+        chances = {name: numbers.pop(f"{name}{CHANCE}", None) for name in list(numbers)}
+        rows = [
+            f"| {name} | {format_number(value)} | {'' if x is None else format_number(x)} |"
+            for name, value in numbers.items()
+            for x in [chances[name]]
+        ]
+        yield "\n".join(["| number | value | by chance |", "|---|---|---|", *rows])
 
 
 def _list_training(record: RunRecord, step: int) -> Iterator[str]:
