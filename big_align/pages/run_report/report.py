@@ -43,12 +43,19 @@ def refresh_report(workdir: str) -> None:
 
 
 def print_uses(workdir: str) -> None:
-    """Prints the commands that use the model of a finished run, from its first process."""
+    """Prints the commands that use the model of a finished run, from its first process.
+
+    A failure only prints a line: the run is done.
+    """
     import jax
 
-    if jax.process_index() == 0:
+    if jax.process_index() != 0:
+        return
+    try:
         uses = sections.list_uses(read_record(workdir))
         print("\n".join(["next:", *(f"  {command}" for command in uses.values())]))
+    except Exception as error:
+        print(f"warning: no commands: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def describe_run(record: RunRecord) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from big_align.config.components.source_flags import write_source_flags
-from big_align.core.errors import UserError
+from big_align.config.components.tables import SOURCES
 from big_align.pages.charts import COLORS, Drawing, Series, draw_chart
 from big_align.pages.rendering import Tile, format_number, format_source, format_time
 from big_align.pages.run_report import starts
@@ -225,17 +225,23 @@ def list_commands(record: RunRecord) -> dict[str, str]:
     return commands
 
 
+def _find_node(config: Any, *names: str) -> Mapping[str, Any]:
+    """Returns the node at a place in a config, empty if there is none."""
+    for name in names:
+        config = config.get(name) if isinstance(config, Mapping) else None
+    return config if isinstance(config, Mapping) else {}
+
+
 def list_uses(record: RunRecord) -> dict[str, str]:
     """Returns the commands that use the model of a run: classify, search, export."""
     folder, config = shlex.quote(record.workdir), record.config
     formats, commands = record.last_start.get("formats") or {}, {}
-    if ((config.get("model") or {}).get("text") or {}).get("name"):
+    if _find_node(config, "model", "text").get("name"):
         commands["Classify"] = f"{TOOL}.classify --model={folder} --names='a dog,a cat' PHOTO.jpg"
-    source = (config.get("data") or {}).get("source")
-    try:
-        flags = write_source_flags(source) if source else "--source='photos/**/*.jpg'"
-    except UserError:  # a source from elsewhere, or a record of another version
-        flags = "--source='photos/**/*.jpg'"
+    source, flags = _find_node(config, "data", "source"), "--source='photos/**/*.jpg'"
+    kind = str(source.get("name"))
+    if kind in SOURCES and kind not in ("digits", "npz"):  # files of images
+        flags = write_source_flags(source)
     index = shlex.quote(f"{record.workdir.rstrip('/')}/index")
     commands["Index"] = f"{TOOL}.index --model={folder} {flags} --output={index}"
     commands["Search in a browser"] = f"{TOOL}.serve --index={index}"
