@@ -94,7 +94,7 @@ def test_an_index_notes_its_recall_and_searches_by_scann(model, tmp_path, monkey
     np.testing.assert_allclose(score[0, 0], exact[1][0, 0], atol=1e-6)
     vectors = np.float32(index.contents.vectors["images"])
     found, _ = index.find("images", vectors, 3)  # fewer are found no worse than ten
-    assert measure_recall(found, search_exactly(vectors, vectors, 3)[0]) >= 0.9  # its training is not repeatable
+    assert measure_recall(found, search_exactly(vectors, vectors, 3)[0]) >= 0.9
     assert np.mean([index.search(like=[row], k=3)[0].row == row for row in range(20)]) >= 0.95
     with pytest.raises(UserError, match="ScaNN finds .* less than 1.01; give a lower --recall"):
         build(model, source, tmp_path / "index", method="scann", recall=1.01)
