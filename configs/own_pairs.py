@@ -6,8 +6,8 @@ Behind the colon is where they are: a folder of images beside texts, or with a f
 class; a table (CSV, Parquet, COCO's JSON); shards ('data/pairs-*.tar'); an address. What they are
 read as is printed. Some are held out, and all numbers are of those. Arguments may follow, parted by
 commas:
-  start=pretrained  published towers, whose features are computed once; then two linear layers and
-                    the upper half of the text tower are trained (the default)
+  start=pretrained  published towers, whose features are computed once; then two linear layers are
+                    trained, and from 1000 pairs on half of the text tower (the default)
   start=scratch     a new CLIP, which opens in transformers and open_clip, with a vocabulary learned
                     from the texts
   start=WEIGHTS     a model of your own or of a hub, as in start=openai/clip-vit-base-patch32

@@ -19,8 +19,6 @@ few fractions, so that some more examples change none.
 LEAST_HELD_OUT = 0.001
 SHARED = ("pairs", "source", "classes")
 """Arguments about the files themselves."""
-
-
 LABELS = {"tar": "cls", "files": "cls", "csv": "label", "imagefolder": "label", "parquet": "label"}
 """Where labels usually are, by the kind of source."""
 LACKING = {
@@ -54,7 +52,7 @@ class OwnPairs(NamedTuple):
         return max(1, round(self.count * (1 - self.held_out)))
 
 
-def split_argument(arg: str, own: Collection[str]) -> tuple[dict[str, str], "OwnPairs"]:
+def split_argument(arg: str, own: Collection[str]) -> tuple[dict[str, str], OwnPairs]:
     """Reads a config's argument: a path, then values by name, parted by commas.
 
     Args:
@@ -81,8 +79,8 @@ def split_argument(arg: str, own: Collection[str]) -> tuple[dict[str, str], "Own
     source = dict(pairs.source)
     if classes and "label" not in source and source["name"] in LABELS:
         source["label"] = LABELS[source["name"]]
-    own_values = {name: given[name] for name in own if name in given}
-    return own_values, pairs._replace(source=source, classes=classes)
+    values = {name: given[name] for name in own if name in given}
+    return values, pairs._replace(source=source, classes=classes)
 
 
 @functools.cache
