@@ -1,6 +1,6 @@
 """Image-text retrieval with several captions per image (Karpathy & Fei-Fei 2015; ALIGN §5.1)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -82,11 +82,14 @@ def find_chance(pairs: Pairs, ks: tuple[int, ...]) -> dict[str, float]:
     return found | {f"{name}_candidates": float(count) for name, count in sizes.items()}
 
 
-def drop_certain(
-    numbers: Mapping[str, float], candidates: Mapping[str, int], ks: tuple[int, ...]
-) -> dict[str, float]:
-    """Leaves out recalls at k or more candidates, which any model has, and their chance."""
-    certain = {f"{name}_r{k}" for name, count in candidates.items() for k in ks if k >= count}
+def tell_recalls(pairs: Pairs, ks: tuple[int, ...]) -> dict[str, float]:
+    """Returns `measure_recalls` and `find_chance`, without recalls that any model has.
+
+    These are at as many as there are candidates, or more.
+    """
+    counts = count_candidates(pairs).items()
+    certain = {f"{name}_r{k}" for name, count in counts for k in ks if k >= count}
+    numbers = measure_recalls(pairs, ks) | find_chance(pairs, ks)
     return {k: x for k, x in numbers.items() if k.removesuffix("_chance") not in certain}
 
 
@@ -113,11 +116,10 @@ def measure_languages(
         part = take_language(pairs, language)
         if not part.captions:
             raise UserError(f"no image that can be read has a caption in {language!r}")
-        candidates = count_candidates(part)
-        recalls = drop_certain(measure_recalls(part, ks), candidates, ks)
-        means[f"{language}_{MEAN}"] = float(np.mean(list(recalls.values()) or [1.0]))
-        recalls |= drop_certain(find_chance(part, ks), candidates, ks)
-        every |= {f"{language}_{name}": value for name, value in recalls.items()}
+        told = tell_recalls(part, ks)
+        recalls = [value for name, value in told.items() if f"{name}_chance" in told]
+        means[f"{language}_{MEAN}"] = float(np.mean(recalls or [1.0]))
+        every |= {f"{language}_{name}": value for name, value in told.items()}
     return {MEAN: float(np.mean(list(means.values())))} | means | every
 
 
@@ -222,8 +224,7 @@ class Retrieval(ImageEvaluator):
         if self.languages:
             recalls = measure_languages(pairs, self.languages, self.ks)
         else:
-            recalls = measure_recalls(pairs, self.ks) | find_chance(pairs, self.ks)
-            recalls = drop_certain(recalls, count_candidates(pairs), self.ks)
+            recalls = tell_recalls(pairs, self.ks)
 
         def show() -> list[Exhibit]:
             return [*show_pairs(pairs, read_pixels(self.source)), *show_pair_cosines(pairs)]
