@@ -23,8 +23,7 @@ commas:
 
 from big_align.config.defaults import complete_config
 from big_align.config.own_files import OwnPairs, split_argument
-from big_align.configs import common
-from big_align.configs.parts import published
+from big_align.configs.parts import held_out, published
 from big_align.core.errors import check_known
 from big_align.parallel.devices.machine import find_accelerator, is_one_of_several
 
@@ -36,7 +35,6 @@ TRAINS_TEXTS = 1000
 R@10 among 1000 other photographs, image to text and text to image: after 120 pairs of Flickr8k
 17.6% and 17.9%, without 18.6% and 20.7%; after 1350, 48.1% and 48.9%, without 45.6% and 46.1%.
 """
-CLASS_TEMPLATES = ("a photo of a {}.", "a picture of a {}.", "{}.")
 
 
 def get_config(arg: str = ""):
@@ -53,44 +51,23 @@ def _find_size() -> str:
     return "cores" if not find_accelerator() else "pod" if is_one_of_several() else "gpu"
 
 
-def _get_base(pairs: OwnPairs):
-    """Returns what every start shares; evaluators follow when the transform is known."""
-    config = common.get_base()
-    config.data.source = pairs.source
-    config.data.hold_out = pairs.held_out
-    if not pairs.has_captions:
-        config.data.classes = pairs.classes
-        config.data.templates = CLASS_TEMPLATES
-    return config
-
-
-def _evaluate(config, pairs: OwnPairs, transform: str) -> None:
-    """Measures what is held out, in place: by its captions, and by the names of its classes."""
-    node = dict(source=dict(name="held_out"), transform=transform)
-    if pairs.has_captions:
-        config.evaluators.retrieval = dict(name="retrieval") | node
-    if pairs.classes:
-        named = dict(name="zero_shot", names=pairs.classes, templates=CLASS_TEMPLATES)
-        config.evaluators.zero_shot = named | node
-
-
 def _start_pretrained(pairs: OwnPairs):
     """Returns the config of published towers."""
     batch, steps = _plan(pairs, most=512, epochs=44, decline=7000)
-    first = _get_base(pairs)
+    first = held_out.get_base(pairs)
     _use_published(first)
     published.train_layers(first, batch, steps)
-    _evaluate(first, pairs, first.data.transform)
+    held_out.evaluate(first, pairs, first.data.transform)
     if not pairs.has_captions:  # the few words of classes leave the text tower as it is
         first.objective.name = "unicl"
         first.cached_features.towers = ("image",)
     if not pairs.has_captions or pairs.count < TRAINS_TEXTS:
         return complete_config(first)
     batch, steps = _plan(pairs, most=256, epochs=6.5, decline=7000)
-    config = _get_base(pairs)
+    config = held_out.get_base(pairs)
     _use_published(config)
     published.train_texts(config, complete_config(first), batch, steps)
-    _evaluate(config, pairs, config.data.transform)
+    held_out.evaluate(config, pairs, config.data.transform)
     return complete_config(config)
 
 
@@ -112,7 +89,7 @@ def _plan(pairs: OwnPairs, most: int, epochs: float, decline: int) -> tuple[int,
 
 def _start_from(weights: str, pairs: OwnPairs, size: str):
     """Returns the config of a dual encoder that is trained on, and stays what it is."""
-    config = _get_base(pairs)
+    config = held_out.get_base(pairs)
     config.init.all, config.init.temperature = weights, "all"
     config.model.image = dict(name="from_init")
     config.model.text = dict(name="from_init")
@@ -131,13 +108,13 @@ def _start_from(weights: str, pairs: OwnPairs, size: str):
     warmup = config.total_steps // 10
     config.schedule = dict(decay="cosine", learning_rate=1e-5, warmup_steps=warmup)
     config.checkpoint.every = config.evaluate_every = 500
-    _evaluate(config, pairs, "from_init")
+    held_out.evaluate(config, pairs, "from_init")
     return complete_config(config)
 
 
 def _start_fresh(pairs: OwnPairs, size: str):
     """Returns the config of a new CLIP of a size."""
-    config = _get_base(pairs)
+    config = held_out.get_base(pairs)
     config.model.image_projection = True
     config.model.projection_bias = False
     config.tokenizer = dict(name="wordpiece", vocabulary="from_data", length=64)
@@ -148,7 +125,7 @@ def _start_fresh(pairs: OwnPairs, size: str):
     config.objective = dict(name="clip" if pairs.has_captions else "unicl", temperature=0.07)
     config.optimizer = dict(name="adamw", weight_decay=0.1, b2=0.98, clip_norm=1.0)
     transform = NEW[size](config, pairs)
-    _evaluate(config, pairs, transform)
+    held_out.evaluate(config, pairs, transform)
     return complete_config(config)
 
 

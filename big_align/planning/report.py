@@ -145,14 +145,12 @@ def _list_notes(request: Request, program: CompiledStep) -> list[str]:
 
 def format_report(report: dict[str, Any]) -> str:
     """Formats a report as text."""
-    slices = f", {report['slices']} slices" if report["slices"] > 1 else ""
     lines = [
-        f"{report['config']} on {report['topology']}{slices}: {report['chips']:,} chips, "
-        f"{report['devices']:,} devices, {report['hosts']:,} hosts",
-        _row("overrides", " ".join(report["overrides"])) if report["overrides"] else "",
-        _row("mesh", ", ".join(f"{name} {size}" for name, size in report["mesh"].items())),
-        _row("parameters", f"{report['parameters']:,}"),
-        _row("batch", f"{report['batch_size']:,}, {report['total_steps']:,} steps"),
+        format_machine(report),
+        row("overrides", " ".join(report["overrides"])) if report["overrides"] else "",
+        row("mesh", ", ".join(f"{name} {size}" for name, size in report["mesh"].items())),
+        row("parameters", f"{report['parameters']:,}"),
+        row("batch", f"{report['batch_size']:,}, {report['total_steps']:,} steps"),
         *_format_memory(report),
     ]
     if "flops" in report:
@@ -161,7 +159,17 @@ def format_report(report: dict[str, Any]) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def _row(name: str, value: str) -> str:
+def format_machine(report: dict[str, Any]) -> str:
+    """Formats what is planned, and for which machine."""
+    slices = f", {report['slices']} slices" if report["slices"] > 1 else ""
+    return (
+        f"{report['config']} on {report['topology']}{slices}: {report['chips']:,} chips, "
+        f"{report['devices']:,} devices, {report['hosts']:,} hosts"
+    )
+
+
+def row(name: str, value: str) -> str:
+    """Formats a line of a report."""
     return f"  {name:<24} {value}"
 
 
@@ -169,13 +177,13 @@ def _format_memory(report: dict[str, Any]) -> list[str]:
     memory = report["memory"]
     capacity = f"{memory['capacity'] / GIB:.1f} GiB"
     if report["refused"]:
-        return [_row("fits", f"no: {report['refused']}")]
+        return [row("fits", f"no: {report['refused']}")]
     answer = "yes" if report["fits"] else "no"
     used = f"{memory['peak'] / GIB:.2f} of {capacity} a device"
     parts = ", ".join(
         f"{name} {memory[name] / GIB:.2f}" for name in ("arguments", "outputs", "temporaries")
     )
-    return [_row("fits", f"{answer}: {used}"), _row("", f"({parts})")]
+    return [row("fits", f"{answer}: {used}"), row("", f"({parts})")]
 
 
 def _format_work(report: dict[str, Any]) -> list[str]:
@@ -185,12 +193,12 @@ def _format_work(report: dict[str, Any]) -> list[str]:
     )
     moved = f"{_scale(report['bytes']['per_device'])} read and written"
     lines = [
-        _row("FLOPs of a device", f"{_scale(flops['executed_per_device'])} executed"),
-        _row("", f"({parts})"),
-        _row("bytes of a device", f"{moved}, by {report['kernels']:,} kernels"),
+        row("FLOPs of a device", f"{_scale(flops['executed_per_device'])} executed"),
+        row("", f"({parts})"),
+        row("bytes of a device", f"{moved}, by {report['kernels']:,} kernels"),
     ]
     if xla := report["bytes"]["xla"]:
-        lines.append(_row("", f"({_scale(xla)} by XLA, which counts inside of fusions too)"))
+        lines.append(row("", f"({_scale(xla)} by XLA, which counts inside of fusions too)"))
     return lines
 
 
@@ -212,17 +220,22 @@ def _format_time(report: dict[str, Any]) -> list[str]:
     speed = f"{rate['images_per_second']:,.0f} images/s"
     whole = f"{run['hours']:,.1f} h, {run['chip_hours']:,.1f} chip-hours"
     lines = [
-        _row("step, at least", f"{time['bound'] * 1e3:.1f} ms, bound by {named[time['binds']]}"),
-        _row("", f"(ms: {parts}; in turn {time['in_turn'] * 1e3:.1f})"),
-        _row("at most", f"{speed}, {rate['utilization']:.0%} of the chips' FLOP/s useful"),
-        _row("whole run, at least", whole + cost),
+        row("step, at least", f"{time['bound'] * 1e3:.1f} ms, bound by {named[time['binds']]}"),
+        row("", f"(ms: {parts}; in turn {time['in_turn'] * 1e3:.1f})"),
+        row("at most", f"{speed}, {rate['utilization']:.0%} of the chips' FLOP/s useful"),
+        row("whole run, at least", whole + cost),
     ]
-    needs = f"{host['images_per_second']:,.0f} images/s"
+    return [*lines, row("each host has to load", format_host(host))]
+
+
+def format_host(host: dict[str, Any]) -> str:
+    """Formats what a host has to load."""
     if not host["images_per_second"]:
-        needs = "no images: their features are computed beforehand"
-    elif host["cores"]:
+        return "no images: their features are computed beforehand"
+    needs = f"{host['images_per_second']:,.0f} images/s"
+    if host["cores"]:
         needs += f": {host['cores']:,} cores at {host['images_per_core']:,.0f} images/s each"
-    return [*lines, _row("each host has to load", needs)]
+    return needs
 
 
 def _format_collectives(report: dict[str, Any]) -> list[str]:
@@ -250,12 +263,17 @@ def format_comparison(names: Sequence[str], reports: Sequence[dict[str, Any]]) -
         cells = ["yes" if report["fits"] else "no"]
         cells.append(f"{report['memory']['peak'] / GIB:.2f}" if "peak" in report["memory"] else "-")
         if "time" in report:
-            cost = report["run"]["cost"]
             cells += [
                 f"{report['time']['bound'] * 1e3:.1f}",
                 report["time"]["binds"],
                 f"{report['rate']['images_per_second']:,.0f}",
                 f"{report['rate']['utilization']:.0%}",
+            ]
+        elif "run" in report:  # of several stages
+            cells += ["-"] * 4
+        if "run" in report:
+            cost = report["run"]["cost"]
+            cells += [
                 f"{report['run']['chip_hours']:,.0f}",
                 "-" if cost is None else f"${cost:,.0f}",
             ]

@@ -11,7 +11,9 @@ For example:
 Only shapes are made, no arrays, and neither data nor vocabulary need exist; the report says what is
 assumed in their place. Planning for TPUs needs libtpu (pip install '.[plan]'), but no TPU. GPUs are
 given as NODESxGPUS, such as h100:8x8. Times are lower bounds at published peak rates: what they
-leave out only adds to them. --config.FIELD=VALUE changes the config as in main.py.
+leave out only adds to them. --config.FIELD=VALUE changes the config as in main.py. The stages of a
+run (config.first) are planned one by one, with a setting of its own for each by --search, and added
+up.
 """
 
 import argparse
@@ -97,36 +99,70 @@ def main(arguments: list[str] | None = None) -> int:
 def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
     """Compiles what is asked for, and prints it; returns 0 if any fits, 3 if none does."""
     from big_align.config.overrides import load_config
-    from big_align.planning import host_speed
+    from big_align.planning.stages import list_stages
 
     config = load_config(options.config, *overrides)
-    speed = options.images_per_core
-    if speed is None and config.data.get("transform"):
-        try:
-            speed = host_speed.measure_images_per_core(config.data.transform)
-        except ValueError as error:
-            raise UserError(f"config.data.transform: {error}") from error
+    speeds = [_find_speed(options, stage) for stage in list_stages(config)]
     show = (lambda text: None) if options.json == "-" else print
     if options.search:
-        reports = _search(options, overrides, config, speed, show)
+        reports = _search(options, overrides, config, speeds, show)
     elif options.chips:
-        reports = _compare(options, overrides, speed, show)
+        reports = _compare(options, overrides, speeds, show)
     else:
-        from big_align.planning.kernels.listing import format_kernels
-        from big_align.planning.report import format_report
-
-        reports = [_compile(options, overrides, options.topology, speed)]
-        lines = format_kernels(reports[0]["top"]) if "top" in reports[0] else []
-        show("\n".join([format_report(reports[0]), *lines]))
+        reports = [_plan_run(options, overrides, options.topology, speeds)]
+        show(_format(reports[0]))
     _write(options.json, reports)
     if not reports:  # each has been said to be impossible
         return 1
     return 0 if any(report["fits"] for report in reports) else 3
 
 
-def _compile(
-    options: argparse.Namespace, overrides: tuple[str, ...], topology: str, speed: float | None
+def _find_speed(options: argparse.Namespace, config: Any) -> float | None:
+    """Returns how many images one core loads per second, by the flag or as measured."""
+    from big_align.planning import host_speed
+
+    if options.images_per_core is not None or not config.data.get("transform"):
+        return options.images_per_core
+    try:
+        return host_speed.measure_images_per_core(config.data.transform)
+    except ValueError as error:
+        raise UserError(f"config.data.transform: {error}") from error
+
+
+def _format(report: dict[str, Any]) -> str:
+    """Formats the report of a run, of one stage or several."""
+    from big_align.planning.kernels.listing import format_kernels
+    from big_align.planning.report import format_report
+    from big_align.planning.stages import format_stages
+
+    stages = report.get("stages")
+    lines = [format_stages(report) if stages else format_report(report)]
+    for each in stages or [report]:
+        lines += format_kernels(each["top"]) if "top" in each else []
+    return "\n".join(lines)
+
+
+def _plan_run(
+    options: argparse.Namespace,
+    overrides: tuple[str, ...],
+    topology: str,
+    speeds: list[float | None],
 ) -> dict[str, Any]:
+    """Compiles the stages of a run for a machine; returns its report."""
+    from big_align.planning.stages import add_up
+
+    stages = enumerate(speeds)
+    return add_up([_compile(options, overrides, topology, speed, n) for n, speed in stages])
+
+
+def _compile(
+    options: argparse.Namespace,
+    overrides: tuple[str, ...],
+    topology: str,
+    speed: float | None,
+    stage: int,
+) -> dict[str, Any]:
+    """Compiles a stage; returns its report."""
     from big_align.planning.compilation import Request, compile_step
     from big_align.planning.kernels.listing import describe_kernels
     from big_align.planning.report import make_report
@@ -134,7 +170,8 @@ def _compile(
     kind = topology.partition(":")[0]
     slices = options.slices if topology == options.topology else 1
     request = Request(
-        options.config, overrides, topology, slices, options.effort, options.machine_code
+        *(options.config, overrides, topology, slices, options.effort, options.machine_code),
+        stage=stage,
     )
     price = options.price.get(kind, options.price.get(""))
     step = compile_step(request)
@@ -144,38 +181,54 @@ def _compile(
     return report
 
 
-def _search(options, overrides, config, speed, show) -> list[dict[str, Any]]:
-    """Tries choices; shows each when it is done, and the cheapest at the end."""
+def _search(options, overrides, config, speeds, show) -> list[dict[str, Any]]:
+    """Tries choices for each stage; shows each when it is done, and the cheapest at the end."""
+    from big_align.planning.search import find_cheapest
+    from big_align.planning.stages import add_up
+
+    tried, best = [], []
+    for stage, speed in enumerate(speeds):
+        tried.append(_search_stage(options, overrides, config, stage, speed, show))
+        best.append(find_cheapest(tried[-1]))
+    if None in best:
+        show("\nnone of these fits" + f" stage {best.index(None) + 1}" * (len(best) > 1))
+        return tried[best.index(None)]
+    show("\n" + _format(add_up(best)))
+    return tried[0] if len(best) == 1 else [add_up(best)]
+
+
+def _search_stage(options, overrides, config, stage, speed, show) -> list[dict[str, Any]]:
+    """Tries choices for a stage, and shows each when it is done."""
     from big_align.planning import search
     from big_align.planning.machines import count_devices
-    from big_align.planning.report import format_comparison, format_report
+    from big_align.planning.report import format_comparison
+    from big_align.planning.stages import find_prefix, list_stages
 
+    prefix, config = find_prefix(config, stage), list_stages(config)[stage]
     devices = count_devices(options.topology, options.slices)
     choices = search.list_choices(config, devices, options.fsdp, options.microbatches)
-    towers, names, reports = search.list_towers(config), [], []
+    towers, reports = search.list_towers(config), []
 
     def compile_choice(choice: search.Choice) -> dict[str, Any] | None:
-        changed = (*overrides, *choice.overrides(towers))
+        changed = (*overrides, *choice.overrides(towers, prefix))
         if config.mesh.get("shape"):  # which comes before fsdp
-            changed += (f"--config.mesh.shape=({devices // choice.fsdp},{choice.fsdp})",)
+            shape = f"({devices // choice.fsdp},{choice.fsdp})"
+            changed += (f"--config.{prefix}mesh.shape={shape}",)
         try:
-            return _compile(options, changed, options.topology, speed)
+            return _compile(options, changed, options.topology, speed, stage)
         except UserError as error:  # of this choice, such as groups that do not divide its parts
-            print(f"{' '.join(choice.overrides(towers))}: {error}", file=sys.stderr)
+            print(f"{' '.join(choice.overrides(towers, prefix))}: {error}", file=sys.stderr)
             return None
 
     for choice, report in search.search(choices, compile_choice):
-        if report is None:
-            continue
-        names.append(" ".join(choice.overrides(towers)).replace("--config.", ""))
-        reports.append(report)
-        show(format_comparison(names[-1:], reports[-1:]))
-    best = search.find_cheapest(reports)
-    show("\n" + (format_report(best) if best else "none of these fits"))
+        if report is not None:
+            reports.append(report)
+            name = " ".join(choice.overrides(towers, prefix)).replace("--config.", "")
+            show(format_comparison([name], reports[-1:]))
     return reports
 
 
-def _compare(options, overrides, speed, show) -> list[dict[str, Any]]:
+def _compare(options, overrides, speeds, show) -> list[dict[str, Any]]:
     """Compiles for several machines, and shows each when it is done."""
     from big_align.planning.machines import count_chips, same_size
     from big_align.planning.report import format_comparison
@@ -185,7 +238,7 @@ def _compare(options, overrides, speed, show) -> list[dict[str, Any]]:
     done, reports = [], []
     for name in dict.fromkeys([options.topology, *others]):
         try:
-            reports.append(_compile(options, overrides, name, speed))
+            reports.append(_plan_run(options, overrides, name, speeds))
         except UserError as error:
             show(f"{name}: {error}")
             continue

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from big_align.config.overrides import load_config
-from big_align.planning import compilation, gpu_topologies, machines, topologies
+from big_align.planning import compilation, gpu_topologies, machines, stages, topologies
 from big_align.planning import report as report_
 from big_align.tools import plan
 
@@ -108,13 +108,17 @@ ENTRY %m (a: bf16[1000,1000]) -> bf16[1000,1000] {
 }"""
 
     def compile_step(request):
-        given = dict(flag.removeprefix("--config.").split("=") for flag in request.overrides)
+        config = load_config(request.config, *request.overrides)
+        prefix = f"--config.{stages.find_prefix(config, request.stage)}"
+        given = dict(flag.removeprefix(prefix).split("=") for flag in request.overrides)
+        config = stages.list_stages(config)[request.stage]
         devices = machines.count_devices(request.topology, request.slices)
         peak = 40 * 2**30 // int(given.get("mesh.fsdp", 1))
         peak //= 4 if given.get("model.text.remat") == "full" else 1
         memory = dict.fromkeys(("arguments", "outputs", "temporaries"), 0) | {"peak": peak}
         numbers = {"devices": devices, "chips": devices, "hosts": 1, "parameters": 1}
-        numbers |= {"batch_size": 16, "total_steps": 8, "useful_flops": 1e9, "traced_flops": 1e9}
+        numbers |= {name: config[name] for name in ("batch_size", "total_steps")}
+        numbers |= {"useful_flops": 1e9, "traced_flops": 1e9}
         numbers |= {"images_per_example": 1, "seconds": 1.0}
         traced = numbers | {
             "auto": False,
@@ -188,3 +192,66 @@ def test_what_moves_the_bytes_is_listed(memory_of_choices, capsys, tmp_path):
 def test_a_plan_that_fits_nowhere_has_its_own_exit_status(memory_of_choices, capsys):
     assert plan.main([CONFIG, "--topology=v5e:2x2", "--images_per_core=1"]) == 3
     assert "no: 40.00 of 16.0 GiB a device" in capsys.readouterr().out
+
+
+@pytest.fixture
+def three_stages(tmp_path):
+    """A config whose first run has one of its own: 2, 3 and 8 steps."""
+    path = tmp_path / "three.py"
+    path.write_text("""
+from tests import tiny_config
+
+def get_config():
+    config, before, earliest = (tiny_config.get_config() for _ in range(3))
+    earliest.total_steps, before.total_steps, earliest.batch_size = 2, 3, 32
+    before.first = earliest
+    config.first = before
+    return config
+""")
+    return f"--config={path}"
+
+
+def test_the_stages_of_a_run_are_planned_in_order_and_added_up(
+    memory_of_choices, three_stages, capsys, tmp_path
+):
+    flags = ["--topology=a100:1x8", "--images_per_core=1", "--price=2", f"--json={tmp_path}/p.json"]
+    assert plan.main([three_stages, *flags]) == 0
+    report = json.loads((tmp_path / "p.json").read_text())
+    numbers = [(each["total_steps"], each["batch_size"]) for each in report["stages"]]
+    assert numbers == [(2, 32), (3, 16), (8, 16)] and report["total_steps"] == 13
+    for name in ("hours", "chip_hours", "cost"):
+        assert report["run"][name] == pytest.approx(sum(s["run"][name] for s in report["stages"]))
+    shown = capsys.readouterr().out
+    assert "  1: 2 steps of 32" in shown and "  3: 8 steps of 16" in shown
+    assert shown.count("each host has to load") == 3
+    alone = [three_stages, "--config.first={}", *flags]
+    assert plan.main(alone) == 0  # without the others, its own numbers
+    assert json.loads((tmp_path / "p.json").read_text()) == report["stages"][2] | {
+        "overrides": ["--config.first={}"]
+    }
+
+
+def test_a_run_fits_if_each_of_its_stages_does(memory_of_choices, three_stages, capsys):
+    flags = ["--topology=v5e:2x2", "--images_per_core=1"]  # 16 of 40 GiB
+    fits = "--config{}.model.text.remat=full"
+    for places, status in ((("",), 3), (("", ".first"), 3), (("", ".first", ".first.first"), 0)):
+        assert plan.main([three_stages, *flags, *map(fits.format, places)]) == status
+
+
+def test_a_search_finds_a_setting_for_each_stage(memory_of_choices, three_stages, capsys, tmp_path):
+    flags = ["--topology=v5e:2x2", "--images_per_core=1", "--search", "--fsdp=1,4"]
+    flags += ["--config.first.model.text.remat=full", "--microbatches=1"]
+    assert plan.main([three_stages, *flags, f"--json={tmp_path}/p.json"]) == 0
+    report = json.loads((tmp_path / "p.json").read_text())
+    for depth, stage in enumerate(reversed(report["stages"])):
+        prefix = f"--config.{'first.' * depth}"
+        assert f"{prefix}mesh.fsdp=4" in stage["overrides"] and stage["fits"]
+    assert "first.first.mesh.fsdp=1" in capsys.readouterr().out
+
+
+def test_machines_are_compared_by_the_cost_of_all_stages(memory_of_choices, three_stages, capsys):
+    flags = ["--topology=a100:1x8", "--chips=h100", "--price=a100=2,h100=3"]
+    assert plan.main([three_stages, *flags, "--images_per_core=1"]) == 0
+    table = capsys.readouterr().out.split("\n\n")[-1].splitlines()
+    cells = {line.split()[0]: line.split()[1:] for line in table if ":" in line.split()[0]}
+    assert list(cells)[:2] == ["a100:1x8", "h100:1x8"] and cells["a100:1x8"][-1].startswith("$")
