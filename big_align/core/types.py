@@ -27,6 +27,7 @@ Batch = Mapping[str, Any]
   tags       int32 [b t], the tags that occur in the texts of an example, ascending; -1 for none
   true_tags  int32 [b t2], all tags of the image where they are known, including those of `tags`
   clusters   int32 [b p], the clusters of an image, nearest first; -1 for none
+  key        uint32 [b 2], made by the step: a random key for each example, however a batch is split
   image_embedding  float [b f], the features of a locked image tower, where they were computed
              beforehand; the image may then be left out
   text_embedding   float [b k f], likewise those of a locked text tower, of k >= 1 texts per

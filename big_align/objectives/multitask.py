@@ -8,16 +8,16 @@ from images to texts; CLIP's own loss has both.
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from big_align.core.nodes import Given
 from big_align.core.types import Batch, Logits, MeasuredLoss, ModelState, Outputs, Params
 from big_align.losses.classification import labeled_rows, measure_batch, softmax_cross_entropy
-from big_align.models.dual_encoder import DualEncoder, Images
+from big_align.models.dual_encoder import DualEncoder
 from big_align.objectives.parts.classifier import init_classifier, make_classifier, run_layer
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import KEEP_LOGITS_BYTES, Contrast
-from big_align.objectives.parts.encoders import Encoder, flatten_texts, real_texts
+from big_align.objectives.parts.encoders import Encoder, flatten_texts, pool_images, real_texts
 from big_align.objectives.parts.temperature import LogScale
 
 
@@ -96,18 +96,15 @@ class FeaturesAndTexts(Encoder):
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
         """Returns `features` [b f], and `zimg` and `ztxt` like `TwoTowers`."""
-        inputs = batch["image"], *flatten_texts(batch)
-        (features, zimg, ztxt), new_state = self.train(
-            params, model_state, rng, *inputs, method=_encode_all
-        )
+        (features, zimg, ztxt), new_state = self.train(_encode_all, params, model_state, batch, rng)
         ztxt = ztxt.reshape(*batch["text"].shape[:-1], -1)
         return {"features": features, "zimg": zimg, "ztxt": ztxt}, new_state
 
 
 def _encode_all(
-    model: DualEncoder, image: Images, text: Int[Array, "n l"], text_mask: Bool[Array, "n l"]
+    model: DualEncoder, batch: Batch
 ) -> tuple[Float[Array, "b f"], Float[Array, "b d"], Float[Array, "n d"]]:
     """Encodes in training mode; features and embeddings of the images come from one pass."""
-    features = model.image_features(image, train=True)
+    features = pool_images(model, batch)
     zimg = model.embed_features(features, train=True)
-    return features, zimg, model.encode_text(text, text_mask, train=True)
+    return features, zimg, model.encode_text(*flatten_texts(batch), train=True)

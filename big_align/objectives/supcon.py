@@ -23,7 +23,7 @@ from big_align.models.parts import layers
 from big_align.objectives.parts.classifier import run_layer
 from big_align.objectives.parts.composed import ComposedObjective
 from big_align.objectives.parts.contrast import distinguish_pairs
-from big_align.objectives.parts.encoders import Encoder
+from big_align.objectives.parts.encoders import Encoder, pool_images
 
 NO_TEXTS = (
     "supcon has no text side: evaluate it by image features (k-NN, linear probe), or train a "
@@ -88,10 +88,11 @@ class ViewTower(Encoder):
     ) -> tuple[Outputs, ModelState]:
         """Returns `zviews` [b v d], the unit-length projections of all views."""
         views = _views(batch)
-        images = views.reshape(-1, *views.shape[2:])
-        features, state = self.train(
-            params, model_state, rng, images, train=True, method="image_features"
-        )
+        each = {"image": views.reshape(-1, *views.shape[2:])}
+        if "key" in batch:
+            keys = jax.vmap(lambda key: jax.random.split(key, views.shape[1]))(batch["key"])
+            each["key"] = keys.reshape(len(each["image"]), -1)
+        features, state = self.train(pool_images, params, model_state, each, rng)
         z = normalize(run_layer(self.head, params["head"], features))
         return {"zviews": z.reshape(*views.shape[:2], -1)}, state
 

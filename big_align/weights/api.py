@@ -178,7 +178,7 @@ def _make_files(pretrained: Pretrained, format: str) -> dict[str, Any]:
             "'resize_small(R)|central_crop(S)' and 'resize(R)|central_crop(S)'; format = "
             "'big_align' can, and big_align.load(..., transform=...) replaces them"
         )
-    return FORMATS[format].write(pretrained)
+    return FORMATS[format].write(pretrained.with_position_tables())
 
 
 def list_formats(pretrained: Pretrained) -> dict[str, str]:

@@ -12,7 +12,7 @@ from mapped_weights import check_published_shapes, load_mapped
 
 from big_align.models.parts import attention
 from big_align.models.parts.transformer import TransformerBlock
-from big_align.models.vit import ViT, grid_angles
+from big_align.models.vit import ViT, fixed_positions, grid_angles
 from big_align.weights.tables import vit as tables
 
 CLIP = {"input_norm": True, "patch_bias": False, "layer_norm_eps": 1e-5}
@@ -154,6 +154,31 @@ def test_rotary_positions_take_any_image():
     assert np.abs(turned - pooled).max() > 1e-4
 
 
+def test_fixed_positions_by_hand():
+    table = fixed_positions(2, 3, 8)
+    # Patch 5 is in row 1 and column 2; two frequencies each, 1 and 1 / 100.
+    column = [np.sin(2), np.sin(0.02), np.cos(2), np.cos(0.02)]
+    row = [np.sin(1), np.sin(0.01), np.cos(1), np.cos(0.01)]
+    np.testing.assert_allclose(table[5], [*column, *row], rtol=1e-6)
+    np.testing.assert_array_equal(table[0], [0, 0, 1, 1, 0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+def test_fixed_positions_are_a_table_that_nobody_has_to_learn(pool):
+    fixed = ViT(**SMALL, positions="sincos", pool=pool)
+    image = jax.random.normal(jax.random.key(0), (2, 16, 16, 3))
+    variables = jax.tree.map(jnp.asarray, dict(draw_variables(fixed, image)))
+    assert not {"position_embedding", "class_position"} & set(variables["params"])
+    fields, tables = fixed.tabulate(16)
+    learned = {"params": variables["params"] | tables}
+    expected, _ = apply_model(fixed.clone(**fields), learned, image)
+    np.testing.assert_array_equal(apply_model(fixed, variables, image)[0], expected)
+    turned, _ = apply_model(fixed, variables, jnp.flip(image, 2))
+    assert np.abs(turned - expected).max() > 1e-4
+    larger, _ = apply_model(fixed, variables, jnp.zeros((1, 24, 40, 3)))
+    assert larger.shape == (1, 16)
+
+
 def test_image_that_does_not_fit_is_an_error():
     model = ViT(**SMALL)
     with pytest.raises(ValueError, match="20 x 20 does not divide into patches of 8"):
@@ -168,9 +193,18 @@ def test_image_that_does_not_fit_is_an_error():
     [
         ({"variant": "b16"}, "variant='b16' is not of the form"),
         ({"variant": "q/16"}, "variant = 'q' is unknown"),
-        ({"positions": "sine"}, "positions = 'sine' is unknown; known: learned, rotary"),
+        ({"positions": "sine"}, "positions = 'sine' is unknown"),
         ({"pool": "max"}, "pool = 'max' is unknown"),
         ({"positions": "rotary", "width": 12, "heads": 2}, "multiple of 4 channels, not 6"),
+        ({"positions": "sincos", "width": 6, "heads": 2}, "width of a multiple of 4, not 6"),
+        (
+            {"keep": 0},
+            r"keep=0 must be a fraction above 0, at most 1, or a whole number of the 196",
+        ),
+        ({"keep": 197}, "keep=197 must be .* of the 196 patches of 14 x 14"),
+        ({"keep": 48.5}, "keep=48.5 must be"),
+        ({"keep": 0.5, "keep_by": "rows"}, "keep_by = 'rows' is unknown; known: random, block"),
+        ({"keep": 47, "keep_by": "block"}, "47 patches are no rectangle in 14 x 14; the nearest"),
     ],
 )
 def test_wrong_settings_are_errors(settings, message):

@@ -115,7 +115,7 @@ class Tokens(NamedTuple):
 
     x: Array  # [b l c]
     mask: Array | None  # True on real tokens [b l]; None if all of the first `keys` are
-    angles: Array | None  # as `rotate` takes them [l half]
+    angles: Array | None  # as `rotate` takes them [*b l half]
     keys: int | None = None  # number of real tokens, the first; None if there is a mask or all are
 
 
@@ -137,7 +137,11 @@ def pad_tokens(tokens: Tokens, heads: int, dropped: bool, causal: bool, way: str
     choices.note(line)
     x = jnp.pad(x, ((0, 0), (0, more), (0, 0)))
     mask = None if mask is None else jnp.pad(mask, ((0, 0), (0, more)))
-    angles = None if angles is None else jnp.pad(angles, ((0, more), (0, 0)))
+    angles = (
+        None
+        if angles is None
+        else jnp.pad(angles, (*[(0, 0)] * (angles.ndim - 2), (0, more), (0, 0)))
+    )
     return Tokens(x, mask, angles, count if mask is None else None)
 
 
@@ -147,14 +151,14 @@ def make_dropout(module: nn.Module, rate: float, train: bool) -> Dropout | None:
 
 
 def rotate(
-    x: Float[Array, "b l heads c"], angles: Float[Array, "l half"]
+    x: Float[Array, "b l heads c"], angles: Float[Array, "*b l half"]
 ) -> Float[Array, "b l heads c"]:
     """Rotates pairs of channels, so that products of two tokens depend on differences of angles.
 
     Rotary positions (Su et al., 2021); channel i is rotated together with channel i + c / 2, in
-    float32. The result has the type of `x`.
+    float32. The angles are those of all examples or of each. The result has the type of `x`.
     """
-    cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+    cos, sin = (wave(angles)[..., None, :] for wave in (jnp.cos, jnp.sin))
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = [first * cos - second * sin, second * cos + first * sin]
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)
@@ -189,7 +193,7 @@ class SelfAttention(nn.Module):
         x: Float[Array, "b l c"],
         mask: Bool[Array, "b l"] | None,
         train: bool,
-        angles: Float[Array, "l half"] | None = None,
+        angles: Float[Array, "*b l half"] | None = None,
     ) -> Float[Array, "b l c"]:
         """Lets every token attend to the real ones; `angles` rotate queries and keys."""
         query, key, value = project_heads(x, self.heads, self.dtype)

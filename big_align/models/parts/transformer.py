@@ -170,7 +170,7 @@ class TransformerBlock(nn.Module):
         self,
         x: Float[Array, "b l c"],
         mask: Bool[Array, "b l"] | None,
-        angles: Float[Array, "l half"] | None,
+        angles: Float[Array, "*b l half"] | None,
         train: bool,
     ) -> Float[Array, "b l c"]:
         """Transforms tokens; the arguments are those of `attention.SelfAttention`."""

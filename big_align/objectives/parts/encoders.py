@@ -5,7 +5,7 @@ dual encoder: {"params": params["model"], **model_state}. A batch may hold the p
 locked tower instead of the tower's input.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from big_align.core.errors import ConfigError, UserError
 from big_align.core.module_paths import split_path
 from big_align.core.types import Batch, Embeddings, Features, ModelState, Outputs, Params
 from big_align.models.dual_encoder import TOWERS, DualEncoder, normalize
+from big_align.models.parts.kept_patches import DRAWS, KEYS
 
 FEATURES: Mapping[str, str] = {"image_embedding": "image", "text_embedding": "text"}
 """Fields of a batch that hold pooled features, and the tower of each."""
@@ -51,22 +52,25 @@ class Encoder:
 
     def train(
         self,
+        function: Callable[..., Any],
         params: Params,
         model_state: ModelState,
+        batch: Batch,
         rng: PRNGKeyArray,
         *inputs: Any,
-        **options: Any,
     ) -> tuple[Any, ModelState]:
-        """Applies a method of the model in training mode; returns its result, and new statistics.
+        """Returns what a function of the model, a batch and further inputs does in training mode.
 
-        `options` are the name of the method, and its other arguments.
+        Also returns the new statistics. What is drawn for each image alone is drawn by its key.
         """
+        draws = {DRAWS: {"image": {KEYS: batch["key"]}}} if "key" in batch else {}
         outputs, new_state = self.model.apply(
-            {"params": params["model"], **model_state},
+            {"params": params["model"], **model_state, **draws},
+            batch,
             *inputs,
             mutable=list(model_state),
             rngs={"dropout": rng},
-            **options,
+            method=function,
         )
         # A tower without running statistics omits their collections from what it returns.
         return outputs, {**model_state, **new_state}
@@ -121,7 +125,7 @@ class TwoTowers(Encoder):
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
         """Returns unit-length `zimg` [b d] and `ztxt` [b d], or [b k d] with k texts per image."""
-        (zimg, ztxt), state = self.train(params, model_state, rng, batch, method=_embed_batch)
+        (zimg, ztxt), state = self.train(_embed_batch, params, model_state, batch, rng)
         return {"zimg": zimg, "ztxt": ztxt.reshape(*batch["text_mask"].shape[:-1], -1)}, state
 
 
@@ -140,9 +144,7 @@ class ImageTower(Encoder):
         """Returns `features` [b f]."""
         if "image_embedding" in batch:
             return {"features": read_features(self.model, batch, "image_embedding")}, model_state
-        features, state = self.train(
-            params, model_state, rng, batch["image"], train=True, method="image_features"
-        )
+        features, state = self.train(pool_images, params, model_state, batch, rng)
         return {"features": features}, state
 
     def embed_image(self, params: Params, model_state: ModelState, batch: Batch) -> Features:
@@ -161,9 +163,7 @@ class ProjectedImageTower(Encoder):
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
         """Returns unit-length `zimg` [b d]."""
-        zimg, state = self.train(
-            params, model_state, rng, batch["image"], train=True, method="encode_image"
-        )
+        zimg, state = self.train(_embed_images, params, model_state, batch, rng)
         return {"zimg": zimg}, state
 
 
@@ -186,6 +186,15 @@ def read_features(model: DualEncoder, batch: Batch, field: str) -> Float[Array, 
             f"{width}: embed the data with the features of this tower"
         )
     return jax.lax.stop_gradient(features.astype(jnp.float32))
+
+
+def pool_images(model: DualEncoder, batch: Batch) -> Features:
+    """Returns the pooled features of a batch's images, in training mode."""
+    return model.image_features(batch["image"], True)
+
+
+def _embed_images(model: DualEncoder, batch: Batch) -> Embeddings:
+    return model.encode_image(batch["image"], True)
 
 
 def _embed_batch(

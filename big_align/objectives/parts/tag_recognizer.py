@@ -236,9 +236,7 @@ class RecognizingTowers(Encoder):
             logits = self.scorer(params, features, tokens, dropout=key)
             return logits, *self.finder.join_texts(batch, logits)
 
-        (zimg, ztxt, logits), state = self.train(
-            params, model_state, rng, batch, read, method=_encode_all
-        )
+        (zimg, ztxt, logits), state = self.train(_encode_all, params, model_state, batch, rng, read)
         return {"zimg": zimg, "ztxt": ztxt, "logits": logits}, state
 
 
@@ -259,7 +257,7 @@ class RecognizingImageTower(Encoder):
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
         """Returns `logits` [b c] of the tags."""
-        (features, tokens), state = self.train(params, model_state, rng, batch, method=_read_image)
+        (features, tokens), state = self.train(_read_image, params, model_state, batch, rng)
         # The dropout keys are those of training with texts.
         dropout = jax.random.fold_in(rng, 1)
         return {"logits": self.scorer(params, features, tokens, dropout)}, state

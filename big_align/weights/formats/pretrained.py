@@ -211,6 +211,18 @@ class Pretrained:
             raise UserError(f"transform: {error}") from error
         return dataclasses.replace(self, preprocessing=made)
 
+    def with_position_tables(self) -> "Pretrained":
+        """Returns the same model with tables of any positions that its image tower computes."""
+        dual = self.kind == "dual"
+        tower = self.model.image if dual else self.model
+        if not hasattr(tower, "tabulate") or not (found := tower.tabulate(self.image_size)):
+            return self
+        fields, tables = found
+        params = dict(self.variables["params"])
+        node = {**self.node, **({"image": {**self.node["image"], **fields}} if dual else fields)}
+        params.update({"image": {**params["image"], **tables}} if dual else tables)
+        return dataclasses.replace(self, node=node, variables={**self.variables, "params": params})
+
     @property
     def flat(self) -> dict[str, np.ndarray]:
         """Arrays by path, on the host."""

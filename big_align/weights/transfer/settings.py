@@ -17,8 +17,8 @@ from big_align.models.dual_encoder import DualEncoder
 from big_align.weights.formats.architecture import Size, shape_inputs
 from big_align.weights.formats.pretrained import Pretrained
 
-EXECUTION = ("dtype", "remat", "scan", "attention")
-"""Settings of a tower for how it is computed, not what."""
+EXECUTION = ("dtype", "remat", "scan", "attention", "keep", "keep_by")
+"""Settings of a tower for how it is computed, or for how little of an input, not what."""
 
 TRAINING = ("dropout", "drop_path", "group_size", "momentum", "fixed_statistics")
 """Settings that count in training alone."""
