@@ -25,6 +25,8 @@ FILES = sorted(
 """The others are bases."""
 ARGUMENTS = [
     *("align_flickr8k.py:twemoji", "align_flickr8k.py:locked"),
+    *(f"clip_vit.py:size={size},reduced=yes" for size in ("b32", "l14", "h14")),
+    "clip_vit.py:objective=siglip",
     *(f"align_flickr8k_multilingual.py:{each}" for each in ("de", "without=de", "locked,de")),
     "idea_cc3m.py:method=tag2text,loss=splc_focal",
     *(f"idea_flickr8k.py:{row}" for row in ("itc", "mlr", "mlr_bce", "tag2text", "rm_top_freq")),
