@@ -25,6 +25,11 @@ def _clip(name: str, sizes: steps.Sizes, batch: int, cost: float) -> Measurement
     return Measurement(name, cost, run, apart=True)
 
 
+def _masked(name: str, sizes: steps.Sizes, batch: int, cost: float) -> Measurement:
+    run = functools.partial(steps.measure_masked, sizes=sizes, size=batch)
+    return Measurement(name, cost, run, apart=True)
+
+
 MEASUREMENTS = (
     Measurement(RATES, 15, measure_rates),
     Measurement("check_softmax", 60, checks.check_softmax),
@@ -45,6 +50,8 @@ MEASUREMENTS = (
     Measurement("largest_loss", 60, losses.find_largest, apart=True),
     _clip(B16, steps.B16, 256, 150),
     Measurement("unicl_swin", 100, steps.measure_unicl, apart=True),
+    _masked("masked_b16", steps.B16, 256, 120),
+    _masked("masked_l14", steps.L14, 128, 200),
 )
 """The quick start, which runs the program itself, comes after them."""
 

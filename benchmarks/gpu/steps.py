@@ -89,6 +89,7 @@ class Sizes:
     vocabulary: int = 49408
 
 
+B32 = Sizes((768, 12, 3072, 12), (512, 12, 2048, 8), 32, 512)
 B16 = Sizes((768, 12, 3072, 12), (512, 12, 2048, 8), 16, 512)
 L14 = Sizes((1024, 24, 4096, 16), (768, 12, 3072, 12), 14, 768)
 TINY = Sizes((32, 1, 128, 2), (32, 1, 128, 2), 16, 16, pixels=32, tokens=7, vocabulary=64)
@@ -155,18 +156,16 @@ def build_mlcd(mesh: Any, tiny: bool) -> Mlcd:
     return Mlcd(model, mesh, **settings)
 
 
-def build_clip(mesh: Any, sizes: Sizes) -> Clip:
-    """Builds CLIP with open_clip's architecture, without rematerialization."""
+def make_clip_model(sizes: Sizes, dtype: str = "bfloat16", keep: float = 1.0) -> DualEncoder:
+    """Makes open_clip's architecture, without rematerialization."""
     names = ("width", "depth", "mlp_dim", "heads")
-    common = {"activation": "gelu", "layer_norm_eps": 1e-5, "dtype": "bfloat16"}
+    common = {"activation": "gelu", "layer_norm_eps": 1e-5, "dtype": dtype}
     image = common | dict(zip(names, sizes.image, strict=True))
     text = common | dict(zip(names, sizes.text, strict=True))
-    vit = ViT(f"b/{sizes.patch}", **image, input_norm=True, patch_bias=False)
+    vit = ViT(f"b/{sizes.patch}", **image, input_norm=True, patch_bias=False, keep=keep)
     tower = ClipText(**text, vocab_size=sizes.vocabulary, max_length=sizes.tokens)
-    model = DualEncoder(
-        vit, tower, sizes.dim, image_projection=True, projection_bias=False, loss_dtype="bfloat16"
-    )
-    return Clip(model, mesh)
+    outside = dict(image_projection=True, projection_bias=False, loss_dtype=dtype)
+    return DualEncoder(vit, tower, sizes.dim, **outside)
 
 
 def build_unicl(mesh: Any, tiny: bool, attention: str = "auto") -> Unicl:
@@ -216,15 +215,38 @@ def measure_unicl(session: Session) -> list[Row]:
     return measure_step(session, build_unicl(mesh, session.tiny), placed, mesh, other)
 
 
-def measure_clip(session: Session, sizes: Sizes, size: int) -> list[Row]:
-    """Measures a step of CLIP against open_clip's, at half the batch on a small device."""
+def draw_pairs(size: int, sizes: Sizes, tokens: int | None = None) -> dict[str, jax.Array]:
+    """Returns noise as images and as texts, of the length of a tower or of fewer tokens."""
+    shape = size, tokens or sizes.tokens
+    text = jax.random.randint(jax.random.key(1), shape, 1, sizes.vocabulary)
+    batch = draw_images(size, sizes.pixels)
+    return batch | {"text": text, "text_mask": jnp.ones(shape, bool)}
+
+
+def fit_clip(session: Session, sizes: Sizes, size: int) -> tuple[Sizes, int]:
+    """Returns the sizes of a step, and half the batch on a small device."""
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", LARGE_MEMORY)
     size //= 1 if memory >= LARGE_MEMORY else 2
-    sizes, size = (TINY, 4) if session.tiny else (sizes, size)
+    return (TINY, 4) if session.tiny else (sizes, size)
+
+
+def measure_clip(session: Session, sizes: Sizes, size: int) -> list[Row]:
+    """Measures a step of CLIP against open_clip's."""
+    sizes, size = fit_clip(session, sizes, size)
     mesh = make_mesh(devices=jax.devices()[:1])
-    shape = size, sizes.tokens
-    text = jax.random.randint(jax.random.key(1), shape, 1, sizes.vocabulary)
-    batch = draw_images(size, sizes.pixels) | {"text": text, "text_mask": jnp.ones(shape, bool)}
     other = theirs.make_step(sizes, size, session.tiny)
-    placed = place_batch(batch, mesh)
-    return measure_step(session, build_clip(mesh, sizes), placed, mesh, other)
+    placed = place_batch(draw_pairs(size, sizes), mesh)
+    return measure_step(session, Clip(make_clip_model(sizes), mesh), placed, mesh, other)
+
+
+def measure_masked(session: Session, sizes: Sizes, size: int) -> list[Row]:
+    """Measures a step of CLIP that sees a quarter of the patches, against one that sees all."""
+    sizes, size = fit_clip(session, sizes, size)
+    mesh = make_mesh(devices=jax.devices()[:1])
+    placed = place_batch(draw_pairs(size, sizes), mesh)
+
+    def see_all() -> Call:
+        return make_call(Clip(make_clip_model(sizes), mesh), placed, mesh)[0]
+
+    objective = Clip(make_clip_model(sizes, keep=0.25), mesh)
+    return measure_step(session, objective, placed, mesh, {"all patches": see_all})

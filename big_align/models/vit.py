@@ -138,7 +138,7 @@ class ViT(transformer.Transformer):
         return (x[:, 0], x[:, 1:]) if self.pool == "cls" else (x.mean(1), x)
 
     @nn.nowrap
-    def tabulate(self, size: int) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+    def list_positions(self, size: int) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
         """Returns what makes a tower with fixed positions one with learned ones: fields and arrays.
 
         They are for square images of a size; None for a tower that has other positions.

@@ -169,7 +169,7 @@ def test_fixed_positions_are_a_table_that_nobody_has_to_learn(pool):
     image = jax.random.normal(jax.random.key(0), (2, 16, 16, 3))
     variables = jax.tree.map(jnp.asarray, dict(draw_variables(fixed, image)))
     assert not {"position_embedding", "class_position"} & set(variables["params"])
-    fields, tables = fixed.tabulate(16)
+    fields, tables = fixed.list_positions(16)
     learned = {"params": variables["params"] | tables}
     expected, _ = apply_model(fixed.clone(**fields), learned, image)
     np.testing.assert_array_equal(apply_model(fixed, variables, image)[0], expected)

@@ -1,7 +1,9 @@
 """open_clip: golden numbers, files that come back as they went in, and the library itself."""
 
+import dataclasses
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from big_align.weights import open_clip_format
 from big_align.weights.arrays.weight_files import write_safetensors
 from big_align.weights.formats import architecture
 from big_align.weights.formats.open_clip_configs import find_ratio
+from tests.models.applied import apply_model
 from tests.models.drawn_variables import draw_variables
 
 TOWER = {"width": 64, "depth": 2, "mlp_dim": 100, "heads": 4, "layer_norm_eps": 1e-5}
@@ -109,6 +112,23 @@ def test_a_model_of_ours_comes_back(tmp_path, activation):
         strict=True,
     ):
         np.testing.assert_array_equal(new, old)
+
+
+@pytest.mark.parametrize("format", ["open_clip", "transformers", "big_align"])
+def test_fixed_positions_are_written_as_the_tables_that_others_have(tmp_path, format):
+    drawn = make_pretrained()
+    tables = ("class_position", "position_embedding")
+    image = {k: v for k, v in drawn.variables["params"]["image"].items() if k not in tables}
+    node = drawn.node | {"image": drawn.node["image"] | {"positions": "sincos", "keep": 0.5}}
+    variables = {"params": drawn.variables["params"] | {"image": image}}
+    first = dataclasses.replace(drawn, node=node, variables=variables)
+    weights.save(tmp_path / "out", first, format=format)
+    again = weights.read(tmp_path / "out")
+    kept = format == "big_align"
+    assert again.node["image"]["positions"] == ("sincos" if kept else "learned")
+    inputs = make_inputs(50, 12)
+    embedded = [apply_model(x.model, x.variables, *inputs) for x in (again, first)]
+    jax.tree.map(np.testing.assert_array_equal, *embedded)
 
 
 @pytest.mark.parametrize("text", ["", "text."])

@@ -215,7 +215,9 @@ class Pretrained:
         """Returns the same model with tables of any positions that its image tower computes."""
         dual = self.kind == "dual"
         tower = self.model.image if dual else self.model
-        if not hasattr(tower, "tabulate") or not (found := tower.tabulate(self.image_size)):
+        if not hasattr(tower, "list_positions") or not (
+            found := tower.list_positions(self.image_size)
+        ):
             return self
         fields, tables = found
         params = dict(self.variables["params"])
