@@ -47,14 +47,15 @@ class Size(NamedTuple):
     tokens: int  # of a shortened text
     batch: int  # of the reduced stage
     warmup: float = 52_428_800  # samples of the reduced stage, CLIPA's code
+    keep: float = 1.0  # fraction of the patches that the last stage sees
 
 
 SIZES = {
     "b32": Size("b", 512, 5e-4, pixels=128, tokens=16, batch=BATCH),  # reduced as B/16, by us
     "b16": Size("b", 512, 5e-4, pixels=112, tokens=16, batch=BATCH),  # CLIPA-B/16 (I50, T16)
     "l14": Size("l", 768, 4e-4, pixels=84, tokens=8, batch=65_536),  # CLIPA-v2: 12.8B@84
-    # CLIPA-v2's code: 3,200 steps of warm-up, with fewer it collapses. CLIP has no H/14, nor rate.
-    "h14": Size("h", 1024, 4e-4, pixels=84, tokens=8, batch=65_536, warmup=3200 * 65_536),
+    # CLIPA-v2's code; with fewer steps of warm-up it collapses. CLIP has no H/14: L/14's rate.
+    "h14": Size("h", 1024, 4e-4, 84, 8, batch=65_536, warmup=3200 * 65_536, keep=0.7),
 }
 
 
@@ -102,6 +103,7 @@ def _train_reduced(given: dict[str, str], pairs: OwnPairs) -> ConfigDict:
         # At most a fifth of the steps, as in CLIPA's fine-tuning.
         steps = min(round(warmup / stage.batch_size), stage.total_steps // 5)
         stage.schedule = dict(decay="cosine", learning_rate=peak, warmup_steps=steps)
+    config.model.image.keep = size.keep
     config.first = complete_config(first)
     config.init.temperature = "all"  # the first stage's, and SigLIP's bias
     return complete_config(config)

@@ -125,6 +125,7 @@ def test_a_wrong_value_is_a_line_that_names_the_argument(argument, told):
     assert told in str(error.value) and "\n" not in str(error.value)
 
 
-def test_images_without_texts_are_for_another_config():
+def test_images_without_texts_are_for_another_config(tmp_path):
+    path = write_tar(tmp_path / "pairs.tar", make_members(0))
     with pytest.raises(UserError, match="own_pairs.py learns classes"):
-        load_config(f"{CLIP}:caption=,classes=cifar10")
+        load_config(f"{CLIP}:{path},caption=,classes=cifar10")
