@@ -2,6 +2,7 @@
 
 import functools
 import math
+import types
 
 import flax.linen as nn
 import jax
@@ -11,7 +12,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from big_align.models.parts import attention, layers, narrow
-from big_align.parallel.meshes import BATCH_AXES, make_mesh
+from big_align.parallel.devices import traced
+from big_align.parallel.meshes import BATCH_AXES, batch_sharding, make_mesh
 
 SHAPE = (16, 3, 2, 5)
 
@@ -204,3 +206,14 @@ def test_gelu_is_its_formula_in_value_and_slope():
     rounded = jnp.bfloat16(x)
     exact = narrow.gelu(jnp.float32(rounded)).astype(jnp.bfloat16)
     np.testing.assert_array_equal(narrow.gelu(rounded), exact)  # rounded once, at the end
+
+
+def test_rows_are_laid_out_where_they_are(monkeypatch):
+    """No device gathers those of the others, as it would with jax 0.10."""
+    mesh = make_mesh()
+    gpu = types.SimpleNamespace(platform="gpu")
+    monkeypatch.setattr(layers.traced, "traced_device", lambda: gpu)
+    rows = jax.ShapeDtypeStruct((16, 4, 8), jnp.float32, sharding=batch_sharding(mesh))
+    with traced.weights_on(mesh):
+        compiled = jax.jit(lambda x: layers.lay_out_rows(x * 2) + 1).lower(rows).compile()
+    assert "all-gather" not in compiled.as_text()

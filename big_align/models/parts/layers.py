@@ -110,7 +110,10 @@ def lay_out_rows(x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
     For NVIDIA GPUs it lays a residual stream [b t c] out with the batch last if the products
     around it allow that (openxla.org/xla issue 1851); every normalization is then several kernels.
     """
-    if traced.traced_device().platform != "gpu":
+    place = traced.weight_place()
+    # Before jax 0.11 every device would gather the rows of all.
+    splits = place is None or place.mesh.size == 1 or jax.__version_info__ >= (0, 11)
+    if traced.traced_device().platform != "gpu" or not splits:
         return x
     return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
