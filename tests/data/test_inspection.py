@@ -7,6 +7,7 @@ from big_align.data.images.image_ops import Transform
 from big_align.data.loading.inspection import Texts, inspect_source
 from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.sources.tar_source import TarSource
+from big_align.data.text.shortening import Shortener
 from big_align.data.text.tokenizers import WordTokenizer
 from tests.data.samples import (
     BROKEN,
@@ -21,8 +22,9 @@ WORDS = ("number", "n", *map(str, range(200)))
 TRANSFORM = "resize(6)|random_crop(4)"
 
 
-def make_texts(length, longest=16):
-    return Texts(length, WordTokenizer(WORDS, longest), lambda captions, labels: captions)
+def make_texts(length, longest=16, shorten="truncate"):
+    seen = Shortener(WordTokenizer(WORDS, length, shorten))
+    return Texts(length, WordTokenizer(WORDS, longest), lambda captions, labels: captions, seen)
 
 
 def test_broken_examples_are_counted_by_kind(tmp_path):

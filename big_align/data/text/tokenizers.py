@@ -251,9 +251,7 @@ class WordPieceTokenizer(FramedTokenizer):
         ids, starts = (each.tolist() for each in self._split(texts))
         return [ids[here:there] for here, there in itertools.pairwise(starts)]
 
-    def _split(
-        self, texts: Sequence[str]
-    ) -> tuple[Int32[np.ndarray, " i"], Int[np.ndarray, " n+1"]]:
+    def _split(self, texts: Sequence[str]) -> tuple[Int32[np.ndarray, " i"], Int[np.ndarray, " s"]]:
         """Returns the ids of texts in a row, and where each text begins and the last one ends."""
         cleaned = [clean_for_bert(text, self.lowercase) for text in texts]
         with self._tf.device("CPU"):

@@ -39,6 +39,6 @@ def load() -> Callable[[Sequence[str]], list[int]]:
 
     def rank(words: Sequence[str]) -> list[int]:
         tagged = parser.find_tags([word.strip() for word in words])
-        return [RANKS.get(tag[:2], OTHER) if word[-1].isalnum() else OTHER for word, tag in tagged]
+        return [RANKS.get(tag[:2], OTHER) if word[:1].isalnum() else OTHER for word, tag in tagged]
 
     return rank
