@@ -10,6 +10,7 @@ from big_align.config.kept_files import use_kept_files
 from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError
 from big_align.runs import build, check, evaluate, train
+from big_align.weights.transfer.settings import inherit_tokenizer
 from tests.run_main import TINY, read_losses
 
 LENGTH = 4  # of ids, of which one is [CLS]; the captions of digits have five or more
@@ -103,7 +104,14 @@ def test_a_tagger_that_is_missing_is_told_before_a_run_and_not_to_an_evaluation(
     assert build.build_tokenizer(load("syntax")).length == LENGTH
 
 
-def test_another_tokenizer_keeps_the_way_and_a_model_does_not_hand_it_on(tmp_path, monkeypatch):
+def test_a_model_does_not_hand_the_way_on_but_the_config_does():
+    there = {"tokenizer": {"name": "clip", "merges": "m", "length": 8, "shorten": "block"}}
+    for given, wanted in (({}, {}), ({"shorten": "random"}, {"shorten": "random"})):
+        node = inherit_tokenizer(there, 77, {"name": "from_init", **given})
+        assert node == {"name": "clip", "merges": "m", "length": 8, **wanted}
+
+
+def test_another_tokenizer_keeps_the_way_and_a_file_of_its_name_is_no_vocabulary(tmp_path):
     config = load("random", "--config.tokenizer.name=clip")
     assert (config.tokenizer.name, config.tokenizer.shorten) == ("clip", "random")
     (tmp_path / "files").mkdir()
