@@ -21,7 +21,7 @@ from big_align.data.text.tokenizers import ClipTokenizer, WordPieceTokenizer, Wo
 
 LENGTH, LONG = 8, 64
 WORDS = tuple(f"w{n}" for n in range(40))
-TEXTS = ["", "w1", "w1 w2 w3 w4", " ".join(WORDS[:20]), " ".join(reversed(WORDS[:12]))]
+TEXTS = [" ".join(WORDS[:n]) for n in (*range(10), 20)] + [" ".join(reversed(WORDS[:12]))]
 SPOKEN = "a black dog and two small cats are running in the green garden"
 
 
@@ -97,7 +97,7 @@ def chi_squared(counts, expected):
 
 
 def test_every_subset_and_every_place_of_a_block_is_equally_likely():
-    times = 20_000
+    times = 8_000
     seen = {way: np.zeros((7, 7)) for way in ("random", "block")}
     firsts = np.zeros(5)
     for position in range(times):
@@ -111,6 +111,12 @@ def test_every_subset_and_every_place_of_a_block_is_equally_likely():
     pairs = seen["random"][np.triu_indices(7, 1)]
     assert chi_squared(pairs, times * 3 / 21) < 50  # 20 degrees of freedom
     assert chi_squared(firsts, times / 5) < 25  # 4 degrees of freedom
+
+
+@pytest.mark.parametrize(("way", "count"), [("random", LENGTH), ("block", 2)])
+def test_of_one_id_too_many_any_may_be_left_out(way, count):
+    shorten, text = Shortener(WordTokenizer(WORDS, LENGTH, way)), " ".join(WORDS[:LENGTH])
+    assert len({tuple(shorten([text], draws(1, place))[0][0]) for place in range(200)}) == count
 
 
 def test_a_stream_that_is_split_goes_on_as_if_it_were_not():
