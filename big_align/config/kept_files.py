@@ -68,7 +68,9 @@ def _list_files(
     """
     data, copies = config.data, {}
     fields = [
-        ("tokenizer", config.tokenizer, field) for field in config.tokenizer if field != "name"
+        ("tokenizer", config.tokenizer, field)
+        for field in config.tokenizer
+        if field not in ("name", "shorten")
     ]
     fields += [("data", data, "classes"), ("data.tags", data.get("tags") or {}, "path")]
     for name, part in sorted((data.get("mixture") or {}).items()):

@@ -40,7 +40,7 @@ from big_align.core.errors import (
 from big_align.core.nodes import Node
 from big_align.data.loading.settings import LoaderSettings
 
-KEPT = ("length", "max_length", "transform", "vocab_size")
+KEPT = ("length", "max_length", "shorten", "transform", "vocab_size")
 """Fields that a component takes over from the one that it replaces, as it does with sources.
 
 They say how it fits its surroundings; any other field may mean something else in the new component,

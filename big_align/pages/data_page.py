@@ -6,12 +6,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Int
 
-from big_align.data.loading.inspection import Report
+from big_align.data.loading.inspection import Picture, Report
+from big_align.data.text.shortening import BLOCK, RANDOM, SYNTAX, TRUNCATE
 from big_align.pages.charts import Drawing
 from big_align.pages.histograms import Bin, draw_histogram
 from big_align.pages.rendering import Tile, format_percent, render
 
 SPECIAL = {"[CLS]", "[SEP]", "[PAD]", "<s>", "</s>", "<pad>", "<|startoftext|>", "<|endoftext|>"}
+KEPT = {
+    TRUNCATE: "cut",
+    RANDOM: "random ones are kept",
+    BLOCK: "a random block is kept",
+    SYNTAX: "nouns are kept first",
+}
 BINS = 30
 
 
@@ -29,8 +36,7 @@ def write_page(title: str, command: str, parts: Sequence[tuple[str, str, Report]
             "faults": [[f"{x.count:,}", x.reason, x.name] for x in report.faults],
             "histograms": list(_draw_histograms(report)),
             "pictures": [
-                (each, [list(_mark_tokens(tokens, report.length)) for tokens in each.texts])
-                for each in report.pictures
+                (each, list(_mark_texts(each, report.length))) for each in report.pictures
             ],
         }
         for name, description, report in parts
@@ -56,7 +62,7 @@ def summarize(report: Report) -> list[Tile]:
     if len(report.tokens):
         tiles.append(Tile(f"{np.median(report.tokens):.0f}", "tokens a text (median)"))
         share = format_percent(report.cut, len(report.tokens))
-        what = f"of texts longer than {report.length} tokens: cut"
+        what = f"of texts longer than {report.length} tokens: {KEPT[report.shorten]}"
         tiles.append(Tile(share, what, report.cut > 0))
         share = format_percent(report.unknown, int(report.tokens.sum()))
         tiles.append(Tile(share, "of tokens unknown to the tokenizer", report.unknown > 0))
@@ -72,7 +78,8 @@ def summarize(report: Report) -> list[Tile]:
 
 def _draw_histograms(report: Report) -> Iterator[Drawing]:
     if len(report.tokens):
-        yield _draw("Tokens of a text", report.tokens, report.length, "cut above", cut=True)
+        note = "cut above" if report.shorten == TRUNCATE else "shortened above"
+        yield _draw("Tokens of a text", report.tokens, report.length, note, cut=True)
     if len(report.sizes):
         seen = min(report.pictures[0].pixels.shape[:2]) if report.pictures else 0
         yield _draw(
@@ -100,6 +107,20 @@ def _draw(
     ticks = {value / width: f"{value:,}" for value in range(0, end + 1, step)}
     place = (mark + cut) / width  # the last value that is not cut has a bar
     return draw_histogram(title, bins, ticks, (place, f"{note} {mark}") if mark else None)
+
+
+def _mark_texts(picture: Picture, length: int) -> Iterator[list[tuple[str, str]]]:
+    """Yields the tokens of each text with their kinds, as `_mark_tokens` does."""
+    if not picture.kept:
+        yield from (list(_mark_tokens(tokens, length)) for tokens in picture.texts)
+        return
+    for tokens, kept in zip(picture.texts, picture.kept, strict=True):
+        own = [place for place, token in enumerate(tokens) if token not in SPECIAL]
+        lost = set(own) - {own[n] for n in kept if n < len(own)}
+        yield [
+            ("special" if token in SPECIAL else "cut" if place in lost else "", token)
+            for place, token in enumerate(tokens)
+        ]
 
 
 def _mark_tokens(tokens: Sequence[str], length: int) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from big_align.core.types import Objective
 from big_align.data.examples import Source
 from big_align.data.loading.settings import CachedFeatures
 from big_align.data.precomputed.shard_files import INDEX
+from big_align.data.text.shortening import TRUNCATE
 from big_align.evaluators.embedder import Embedder
 from big_align.objectives.parts.encoders import FEATURES
 from big_align.parallel.distributed import agreement
@@ -68,6 +69,7 @@ def check_towers(config: Node, frozen: Collection[str]) -> None:
             )
     if towers and config["data"].get("pipeline"):
         raise ConfigError(f"{where}: config.data.pipeline makes its own batches; set it to None")
+    _check_whole_texts(config, towers)
     mixing = config.get("mixing") or {}
     mixes = mixing.get("mixup_alpha") or mixing.get("cutmix_alpha")
     if "image" in towers and mixes:
@@ -88,6 +90,23 @@ def check_towers(config: Node, frozen: Collection[str]) -> None:
                 raise ConfigError(f"{place}.views_per_image must be 1 where {where} has 'image'")
         if "text" in towers and (node.get("classes") or node.get("captions_per_image") == 0):
             raise ConfigError(f"{where} has 'text', but {place} has no captions: leave it out")
+
+
+def _check_whole_texts(config: Node, towers: Collection[str]) -> None:
+    """Refuses features of texts of which training is to read another part at every visit."""
+    if (way := config["tokenizer"].get("shorten") or TRUNCATE) == TRUNCATE:
+        return
+    places = ["config.cached_features.towers"] if "text" in towers else []
+    places += [
+        f"{place}.precomputed.text_embedding"
+        for place, node in dataset.part_nodes(config).values()
+        if (node.get("precomputed") or {}).get("text_embedding")
+    ]
+    for place in places:
+        raise ConfigError(
+            f"config.tokenizer.shorten = {way!r} shortens texts as they are read, and {place} has "
+            f"features of truncated ones{advise('config.tokenizer', shorten=TRUNCATE)}"
+        )
 
 
 def cache_features(config: Any, workdir: str) -> Any:

@@ -22,6 +22,7 @@ from big_align.data.loading.mixture import part_rows
 from big_align.data.loading.settings import LoaderSettings
 from big_align.data.precomputed.joins import FOLDERS as PRECOMPUTED
 from big_align.data.precomputed.shard_files import INDEX, read_index
+from big_align.data.text.shortening import TRUNCATE, check_way
 from big_align.evaluators.embedder import REMEDIES
 from big_align.evaluators.evaluator import Evaluator
 from big_align.models.dual_encoder import TOWERS
@@ -67,6 +68,8 @@ def check_config(config: Node, training: bool = True, workdir: str | None = None
     if training:
         if jax.process_index() == 0:  # which alone logs
             check_login(wandb)
+        with naming_field("config.tokenizer"):
+            check_way(config["tokenizer"].get("shorten") or TRUNCATE)
         _check_precision(config, build.find_frozen(config, objective), weights[0])
         _tell_moving(config["optimizer"], weights[1])
         check_first(config, workdir)

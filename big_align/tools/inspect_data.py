@@ -81,6 +81,7 @@ def _inspect_part(config: Any, part: Any, source: Any, tokenizer: Any, options: 
     from big_align.data.labels.templates import fill_templates
     from big_align.data.loading import inspection
     from big_align.data.loading.settings import LoaderSettings
+    from big_align.data.text.shortening import Shortener
 
     # An operation that does not fit is an error that names the field.
     transforms.shape_of_image(part.loader["transform"], f"{part.where}.transform")
@@ -99,7 +100,7 @@ def _inspect_part(config: Any, part: Any, source: Any, tokenizer: Any, options: 
                 known = [classes[label] for label in labels if label < len(classes)]
                 return [text for each in known for text in fill_templates(templates, *each)]
 
-        texts = inspection.Texts(tokenizer.length, long, texts_of)
+        texts = inspection.Texts(tokenizer.length, long, texts_of, Shortener(tokenizer))
     most = None if options.examples == "all" else int(options.examples)
     return inspection.inspect_source(
         source,

@@ -7,7 +7,9 @@ from big_align.data.images.image_ops import Transform
 from big_align.data.loading.inspection import Texts, inspect_source
 from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.sources.tar_source import TarSource
+from big_align.data.text.shortening import Shortener
 from big_align.data.text.tokenizers import WordTokenizer
+from big_align.pages import data_page
 from tests.data.samples import (
     BROKEN,
     break_some,
@@ -21,8 +23,9 @@ WORDS = ("number", "n", *map(str, range(200)))
 TRANSFORM = "resize(6)|random_crop(4)"
 
 
-def make_texts(length, longest=16):
-    return Texts(length, WordTokenizer(WORDS, longest), lambda captions, labels: captions)
+def make_texts(length, longest=16, shorten="truncate"):
+    seen = Shortener(WordTokenizer(WORDS, length, shorten))
+    return Texts(length, WordTokenizer(WORDS, longest), lambda captions, labels: captions, seen)
 
 
 def test_broken_examples_are_counted_by_kind(tmp_path):
@@ -97,6 +100,24 @@ def test_a_caption_that_stands_twice_with_one_image_is_no_duplicate(tmp_path):
     source = TarSource(write_tar(tmp_path / "a.tar", members), caption="json.captions")
     report = inspect_source(source, TRANSFORM, make_texts(8))
     assert report.captions_twice.count == 0 and report.captions.tolist() == [2]
+
+
+@pytest.mark.parametrize("way", ["truncate", "random", "block", "syntax"])
+def test_what_a_visit_keeps_of_a_text_is_shown(tmp_path, way):
+    texts = [f"{n} n 1 2 3 4 5 6 7" for n in range(8, 20)]
+    members = []
+    for number, text in enumerate(texts):
+        members += [(f"{number:02}.png", encode_image(make_pixels(0)))]
+        members += [(f"{number:02}.txt", text.encode())]
+    source = TarSource(write_tar(tmp_path / "a.tar", members))
+    report = inspect_source(source, TRANSFORM, make_texts(5, shorten=way))
+    shown = [list(data_page._mark_texts(each, report.length)) for each in report.pictures]
+    kinds = [[kind for kind, _ in text] for (text,) in shown]
+    assert report.shorten == way and all(row.count("cut") == 5 for row in kinds)
+    assert all(row[0] == "special" and row.count("") == 4 for row in kinds)
+    assert (len(set(map(tuple, kinds))) > 1) == (way in ("random", "block"))
+    (told,) = (tile.what for tile in data_page.summarize(report) if "longer than 5" in tile.what)
+    assert told.endswith(data_page.KEPT[way])
 
 
 @pytest.mark.parametrize("length", [3, 5])

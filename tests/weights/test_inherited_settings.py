@@ -163,7 +163,7 @@ def test_a_config_takes_the_settings_of_its_weights(tmp_path):
     save(tmp_path / "dual", node, preprocessing=SEEN, tokenizer=WORDS)
     flags = [*FLAGS, f"--config.init.all={tmp_path / 'dual'}", "--config.model.text.dtype=bfloat16"]
     config = take_settings(make_config(*flags))
-    assert config.tokenizer.to_dict() == WORDS
+    assert config.tokenizer.to_dict() == WORDS | {"shorten": "truncate"}
     assert (config.model.text.dtype, config.model.text.dropout) == ("bfloat16", 0.25)
     assert (config.model.image_mean, config.model.image_std) == (SEEN.mean, SEEN.std)
     config.model.text.dtype = "float32"

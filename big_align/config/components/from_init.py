@@ -39,6 +39,7 @@ class TokenizerFromInit:
 
     Args:
       length: tokens of a text, at most the positions of the tower.
+      shorten: as in the tokenizer, whose texts are truncated if this is None.
     """
 
-    def __init__(self, length: int | None = None): ...
+    def __init__(self, length: int | None = None, shorten: str | None = None): ...

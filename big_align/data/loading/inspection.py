@@ -4,7 +4,7 @@ import array
 import concurrent.futures
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from big_align.data.loading.broken import name_kind, tell_reason
 from big_align.data.loading.parallel import count_cores
 from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.shard_offsets import ShardOffsets
+from big_align.data.text.shortening import TRUNCATE, Shortener
 from big_align.data.text.tokenizers import spell
 
 CHUNK = 256  # examples that are read before their texts are tokenized
@@ -33,6 +34,7 @@ class Picture:
     pixels: UInt8[np.ndarray, "h w 3"]  # after the transform
     size: tuple[int, int]  # width and height before it
     texts: list[list[str]]  # the tokens of each text, all of them
+    kept: list[Sequence[int]]  # places of what a visit keeps, if not the first; ends left out
     labels: tuple[int, ...]
 
 
@@ -67,6 +69,7 @@ class Report:
     captions: Int[np.ndarray, " n"]  # of each intact example
     tokens: Int[np.ndarray, " m"]  # of each text that a model may see, up to `LONGEST`
     length: int  # the most tokens of a text that a model sees; 0 without tokens
+    shorten: str  # which of the others training keeps, one of `shortening.WAYS`
     unknown: int  # tokens that stand for what the tokenizer does not know
     labels: Counter  # examples of each class
     images_twice: Duplicates  # with the same bytes
@@ -86,6 +89,13 @@ class Texts:
     length: int  # the most tokens of a text that the model sees
     tokenizer: Any  # the model's, except that its length is `LONGEST`
     texts_of: Callable[[list[str], tuple[int, ...]], list[str]]  # makes what a model may see
+    shortener: Shortener  # makes what training sees of it
+
+    def keep(self, texts: list[str], rng: PositionRandom) -> list[Sequence[int]]:
+        """Returns the places of the ids that a visit keeps; none if they are always the first."""
+        if self.shortener.way == TRUNCATE:
+            return []
+        return self.shortener.choose(texts, [rng.split(n) for n in range(len(texts))])[1]
 
 
 @dataclasses.dataclass
@@ -126,7 +136,7 @@ def inspect_source(
         visible = [texts.texts_of(s.captions, s.labels) if texts else [] for s in chunk]
         pieces, strange = _tokenize(texts, visible)
         unknown += strange
-        for seen, text_tokens in zip(chunk, pieces, strict=True):
+        for seen, written, text_tokens in zip(chunk, visible, pieces, strict=True):
             sizes.append(seen.size)
             counts.append(len(seen.captions))
             tokens += map(len, text_tokens)
@@ -136,8 +146,10 @@ def inspect_source(
                 captions.extend((seen.number, _digest(caption)))
             if seen.number in shown and len(kept) < pictures:
                 some = [spell(texts.tokenizer, ids) for ids in text_tokens[:SHOWN]]
+                rng = PositionRandom(seed, seen.number)
+                places = texts.keep(written[:SHOWN], rng) if texts else []
                 name = read.name(seen.number)
-                kept.append(Picture(name, seen.pixels, seen.size, some, seen.labels))
+                kept.append(Picture(name, seen.pixels, seen.size, some, places, seen.labels))
 
     def find_caption(number: int, digest: int) -> str:
         found = boundary.read_texts(source, *offsets.locate_one(number))[0]
@@ -153,6 +165,7 @@ def inspect_source(
         captions=np.array(counts, np.int64),
         tokens=np.array(tokens, np.int64),
         length=texts.length if texts else 0,
+        shorten=texts.shortener.way if texts else TRUNCATE,
         unknown=unknown,
         labels=labels,
         images_twice=_find_twice(images, read.name, lambda number, digest: ""),

@@ -60,8 +60,8 @@ class RowStream:
 
     @property
     def staying(self) -> list[Any]:
-        """The count of broken examples, and the tokenizer: one for all processes."""
-        return [self.examples.tally, self._texts.tokenizer]
+        """The count of broken examples, and what has the tokenizer: one for all processes."""
+        return [self.examples.tally, self._texts.make_ids]
 
     def fill(
         self, batch: HostBatch, step: int, rows: Int[np.ndarray, " n"], into: Int[np.ndarray, " n"]
@@ -84,8 +84,7 @@ class RowStream:
             memory = [flat[row * size : (row + 1) * size] for row in into.tolist()]
 
         def finish(numbers: list[int], visits: list[Visit]) -> Sequence[BrokenExample | None]:
-            texts = [visit.texts for visit in visits]
-            outcomes = self._tokenize(batch, into[numbers], texts)
+            outcomes = self._tokenize(batch, into[numbers], visits)
             if self._images is None:
                 return outcomes
             work = [(visit.image, visit.rng) for visit in visits]
@@ -99,18 +98,19 @@ class RowStream:
             batch[name][into] = [visit.extra[name] for visit in visits]
 
     def _tokenize(
-        self, batch: HostBatch, into: Int[np.ndarray, " n"], texts: list[list[str]]
+        self, batch: HostBatch, into: Int[np.ndarray, " n"], visits: list[Visit]
     ) -> Sequence[BrokenExample | None]:
         """Writes the ids of texts in one call, or one by one if that fails on some of them."""
+        texts, rngs = [visit.texts for visit in visits], [visit.rng for visit in visits]
         try:
             with ONE_EXAMPLE:
-                batch["text"][into], batch["text_mask"][into] = self._texts.tokenize(texts)
+                batch["text"][into], batch["text_mask"][into] = self._texts.tokenize(texts, rngs)
         except BrokenExample as error:
-            if len(texts) == 1:
+            if len(visits) == 1:
                 return [error]
-            each = (self._tokenize(batch, into[n : n + 1], [row]) for n, row in enumerate(texts))
+            each = (self._tokenize(batch, into[n : n + 1], [one]) for n, one in enumerate(visits))
             return [outcome for outcomes in each for outcome in outcomes]
-        return [None] * len(texts)
+        return [None] * len(visits)
 
     def _draw(self, location: Location, rng: PositionRandom) -> Visit:
         """Reads an example and draws its texts; a wrong label that is trained on is a UserError."""

@@ -27,6 +27,10 @@ class PositionRandom:
         self._state = (self._state + 0x9E3779B97F4A7C15) & MASK
         return (_mix(self._state) >> 11) * 2.0**-53
 
+    def split(self, number: int) -> "PositionRandom":
+        """Returns the stream of a number that begins here; this one does not move on."""
+        return PositionRandom(self._state, number)
+
 
 def _mix(bits: int) -> int:
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK

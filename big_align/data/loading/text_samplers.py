@@ -16,6 +16,7 @@ from big_align.data.labels.templates import fill_templates
 from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.text.caption_checks import find_caption_fault
+from big_align.data.text.shortening import Shortener
 from big_align.data.text.temperature import share_by_temperature
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.data.workers.batch_memory import Row
@@ -28,6 +29,7 @@ class TextSampler(abc.ABC):
 
     Attributes:
       row: the shape and the type of `text` and `text_mask` in a batch.
+      make_ids: makes ids of texts, and what is kept of long ones.
       needs_labels: whether an example with a wrong label is a user error; otherwise it is a broken
         example.
     """
@@ -36,7 +38,7 @@ class TextSampler(abc.ABC):
 
     def __init__(self, tokenizer: Tokenizer, count: int):
         check_at_least(0, captions_per_image=count)
-        self.tokenizer, self._count = tokenizer, count
+        self.make_ids, self._count = Shortener(tokenizer), count
         shape = text_shape_of(tokenizer.length, count)
         self.row: Row = {"text": (shape, np.int32), "text_mask": (shape, bool)}
 
@@ -48,16 +50,18 @@ class TextSampler(abc.ABC):
         """Returns different texts, and the label in the batch; BrokenExample if there is none."""
 
     def tokenize(
-        self, texts: list[list[str]]
+        self, texts: list[list[str]], rngs: Sequence[PositionRandom] = ()
     ) -> tuple[Int32[np.ndarray, "..."], Bool[np.ndarray, "..."]]:
         """Makes `text` and `text_mask` of n examples, [n l] with one text each, else [n k l].
 
-        The mask of an absent text is False throughout.
+        The mask of an absent text is False throughout. What is drawn of long texts takes the
+        numbers of each example from where its texts left off, and leaves them to its image too.
         """
         gaps = [self._count - len(row) for row in texts]
         missing = [n >= len(row) for row in texts for n in range(self._count)]
         padded = [row + [""] * gap for row, gap in zip(texts, gaps, strict=True)]
-        text, text_mask = self.tokenizer([text for row in padded for text in row])
+        draws = [rng.split(n) for rng in rngs for n in range(self._count) if self.make_ids.draws]
+        text, text_mask = self.make_ids([text for row in padded for text in row], draws)
         text_mask[np.array(missing, bool)] = False
         shape = (len(texts), *self.row["text"][0])
         return text.reshape(shape), text_mask.reshape(shape)

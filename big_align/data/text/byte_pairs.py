@@ -7,13 +7,8 @@ import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-from jaxtyping import Bool, Int32
+from big_align.data.text.framed import Frame, FramedTokenizer
 
-from big_align.core.errors import check_at_least
-
-Ids = tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]
-"""The ids of texts, and which of them are real."""
 CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 
 
@@ -72,12 +67,10 @@ def character_class(*categories: str) -> str:
     return "".join(f"{first}-{last}" for first, last in ranges)
 
 
-class BytePairTokenizer(abc.ABC):
+class BytePairTokenizer(FramedTokenizer):
     """Splits a text into words, and each into pieces: start, pieces, end, then padding.
 
-    The first pairs of pieces are merged first. A text longer than `length` ids keeps its first
-    pieces and the end. The frame is the ids of the start, of the end and of padding, and the mark
-    the ending of the last piece of a word.
+    The first pairs of pieces are merged first. The mark is the ending of the last piece of a word.
     """
 
     def __init__(
@@ -85,29 +78,19 @@ class BytePairTokenizer(abc.ABC):
         ids: Mapping[str, int],
         pairs: Sequence[tuple[str, str]],
         length: int,
-        frame: tuple[int, int, int],
+        frame: Frame,
+        shorten: str,
         mark: str = "",
     ):
-        check_at_least(3, length=length)
-        self._ids, self._frame, self._mark = ids, frame, mark
+        super().__init__(length, frame, shorten)
+        self._ids, self._mark = ids, mark
         self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
         self._letters = byte_letters()
         self._encode = functools.lru_cache(maxsize=2**17)(self._encode_word)
-        self.length = length
         self.vocab_size = len(ids)
 
-    def __call__(self, texts: Sequence[str]) -> Ids:
-        start, end, pad = self._frame
-        text = np.full((len(texts), self.length), pad, np.int32)
-        text_mask = np.zeros(text.shape, bool)
-        for row, caption in enumerate(texts):
-            ids = [start]
-            for word in self._split(caption):
-                ids += self._encode(word)
-            ids = [*ids[: self.length - 1], end]
-            text[row, : len(ids)] = ids
-            text_mask[row, : len(ids)] = True
-        return text, text_mask
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[id for word in self._split(text) for id in self._encode(word)] for text in texts]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Returns the text of each id; a mark such as </w> ends a word."""

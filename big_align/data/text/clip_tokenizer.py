@@ -12,6 +12,7 @@ from big_align.data.text.byte_pairs import (
     character_class,
 )
 from big_align.data.text.clean_texts import unescape
+from big_align.data.text.framed import Frame
 from big_align.data.text.piece_files import check_ids, read_ids, read_merges
 
 NUM_MERGES = 49152 - 256 - 2  # the published file holds more lines than the model has ids
@@ -58,16 +59,19 @@ class ClipTokenizer(BytePairTokenizer):
       merges: the published `bpe_simple_vocab_16e6.txt.gz`, or transformers' `merges.txt` or
         `tokenizer.json`.
       length: ids per text; a longer one keeps its first pieces and the end.
+      shorten: what training keeps of a longer text: "truncate" its first ids, "random" ones, a
+        "block" of them, or by "syntax" those of nouns first, then of adjectives and verbs.
 
     Raises:
       ValueError: the file is missing or is not a list of merges, or the length is below 3.
     """
 
-    def __init__(self, merges: str, length: int = 77):
+    def __init__(self, merges: str, length: int = 77, shorten: str = "truncate"):
         pairs = list_merges(merges)
         pieces = list_pieces(pairs)
         ids = {piece: number for number, piece in enumerate(pieces)}
-        super().__init__(ids, pairs, length, (ids[START], ids[END], 0), "</w>")
+        frame = Frame((ids[START],), (ids[END],), 0)
+        super().__init__(ids, pairs, length, frame, shorten, "</w>")
         self._any_words = _any_words()
         self.fingerprint = fingerprint(f"clip {length} {pieces}")
 

@@ -4,6 +4,7 @@ import re
 
 from big_align.core.digests import fingerprint
 from big_align.data.text.byte_pairs import CONTRACTIONS, BytePairTokenizer, character_class
+from big_align.data.text.framed import Frame
 from big_align.data.text.piece_files import read_ids, read_merges
 
 START, PAD, END, UNKNOWN = "<s>", "<pad>", "</s>", "<unk>"
@@ -25,13 +26,15 @@ class RobertaTokenizer(BytePairTokenizer):
       vocabulary: the published `vocab.json`, or transformers' `tokenizer.json`.
       merges: the published `merges.txt`, or the same `tokenizer.json`.
       length: ids per text; a longer one keeps its first pieces and </s>.
+      shorten: what training keeps of a longer text: "truncate" its first ids, "random" ones, a
+        "block" of them, or by "syntax" those of nouns first, then of adjectives and verbs.
 
     Raises:
       ValueError: a file is missing or is not what it should be, a merge makes a piece that the
         vocabulary lacks, or the length is below 3.
     """
 
-    def __init__(self, vocabulary: str, merges: str, length: int):
+    def __init__(self, vocabulary: str, merges: str, length: int, shorten: str = "truncate"):
         ids, pairs = read_vocabulary(vocabulary), list_merges(merges)
         for number, pair in enumerate(pairs, start=1):
             if "".join(pair) not in ids:
@@ -39,7 +42,8 @@ class RobertaTokenizer(BytePairTokenizer):
                     f"merges: {merges!r}: merge {number}, {' '.join(pair)!r}, makes a piece that "
                     f"{vocabulary!r} lacks; both files must be of one model"
                 )
-        super().__init__(ids, pairs, length, (ids[START], ids[END], ids[PAD]))
+        frame = Frame((ids[START],), (ids[END],), ids[PAD])
+        super().__init__(ids, pairs, length, frame, shorten)
         self.unknown_id = ids[UNKNOWN]
         self._ascii_words = _words("A-Za-z", "0-9")  # over twice as fast
         self._any_words = _words(character_class("L"), character_class("N"))

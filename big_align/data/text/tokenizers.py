@@ -6,20 +6,22 @@ Those that do not know every word have `unknown_id`, which stands for what they 
 `pieces` shows a reader what ids stand for.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+from jaxtyping import Int, Int32
 
 from big_align.core.digests import fingerprint
 from big_align.core.errors import UserError, check_at_least, tell_in_a_line
 from big_align.core.words import compose, fold_text, is_sign, split_at_spaces, split_signs
 from big_align.data import tensorflow_on_cpu
 from big_align.data.labels.classes import read_classes
-from big_align.data.text.byte_pairs import Ids
 from big_align.data.text.clean_texts import clean_for_bert
 from big_align.data.text.clip_tokenizer import ClipTokenizer as ClipTokenizer
+from big_align.data.text.framed import Frame, FramedTokenizer, Ids
 from big_align.data.text.piece_files import read_ids
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -48,7 +50,7 @@ def spell(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     return [piece.removesuffix("</w>") for piece in tokenizer.pieces(ids)]
 
 
-class WordTokenizer:
+class WordTokenizer(FramedTokenizer):
     """Whole words of a closed vocabulary, after [CLS]; case is ignored.
 
     Ids: [PAD] 0, [UNK] 1, [CLS] 2, then the words in their order. What stands between spaces is a
@@ -59,6 +61,8 @@ class WordTokenizer:
     Args:
       words: the vocabulary.
       length: ids per text; a longer one is cut off.
+      shorten: what training keeps of a longer text: "truncate" its first ids, "random" ones, a
+        "block" of them, or by "syntax" those of nouns first, then of adjectives and verbs.
 
     Raises:
       ValueError: a word occurs twice or has a space, or the length is below 2.
@@ -66,15 +70,14 @@ class WordTokenizer:
 
     unknown_id = 1
 
-    def __init__(self, words: tuple[str, ...], length: int):
-        check_at_least(2, length=length)
+    def __init__(self, words: tuple[str, ...], length: int, shorten: str = "truncate"):
+        super().__init__(length, Frame((2,), (), 0), shorten)
         parts = [split_signs(word) for word in words]
         repeated = [word for word, n in Counter(map("".join, parts)).items() if n > 1]
         spaced = [word for word in words if split_at_spaces(word) != [word]]
         if repeated or spaced:
             fault = "is there twice" if repeated else "is empty or has a space"
             raise ValueError(f"words: {(repeated + spaced)[0]!r} {fault}")
-        self.length = length
         self.vocab_size = len(words) + 3
         self.fingerprint = fingerprint(["words", words, [length]])
         self._words = words
@@ -86,15 +89,15 @@ class WordTokenizer:
         words = [*SPECIAL_TOKENS[:3], *map(str.lower, self._words)]
         return [words[id] for id in ids]
 
-    def __call__(self, texts: Sequence[str]) -> Ids:
-        text = np.zeros((len(texts), self.length), np.int32)
-        for row, given in zip(text, texts, strict=True):
-            ids = [2]
-            for word in split_at_spaces(fold_text(given)):
-                known = self._ids.get(word)
-                ids += self._split(word) if known is None else (known,)
-            row[: len(ids)] = ids[: self.length]
-        return text, text != 0
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [
+            [id for word in split_at_spaces(fold_text(text)) for id in self._encode_word(word)]
+            for text in texts
+        ]
+
+    def _encode_word(self, word: str) -> Sequence[int]:
+        known = self._ids.get(word)
+        return self._split(word) if known is None else (known,)
 
     def _split(self, word: str) -> list[int]:
         """Returns the ids of the longest words in a word, from the left."""
@@ -185,7 +188,7 @@ class NoTokenizer:
         return np.zeros((0, self.length), np.int32), np.zeros((0, self.length), bool)
 
 
-class WordPieceTokenizer:
+class WordPieceTokenizer(FramedTokenizer):
     """BERT's WordPiece (Devlin et al. 2019) through tensorflow-text: [CLS] pieces [SEP].
 
     Args:
@@ -193,6 +196,8 @@ class WordPieceTokenizer:
         it may be in a bucket or in a package.
       length: ids per text; a longer one keeps its first pieces and [SEP].
       lowercase: whether case and accents are dropped; must be as when the vocabulary was made.
+      shorten: what training keeps of a longer text: "truncate" its first ids, "random" ones, a
+        "block" of them, or by "syntax" those of nouns first, then of adjectives and verbs.
 
     Attributes:
       vocabulary: the pieces, in the order of the ids.
@@ -204,15 +209,20 @@ class WordPieceTokenizer:
 
     learned_by_tool = True  # `tools.build_vocab` makes the vocabulary
 
-    def __init__(self, vocabulary: str, length: int = 64, lowercase: bool = True):
-        check_at_least(3, length=length)
+    def __init__(
+        self,
+        vocabulary: str,
+        length: int = 64,
+        lowercase: bool = True,
+        shorten: str = "truncate",
+    ):
         self.vocabulary = pieces = list_wordpieces(vocabulary)
+        places = {piece: number for number, piece in enumerate(pieces)}
+        pad, start, end = (places[token] for token in ("[PAD]", "[CLS]", "[SEP]"))
+        super().__init__(length, Frame((start,), (end,), pad), shorten)
         self.lowercase = lowercase
-        self.length = length
         self.vocab_size = len(pieces)
         self.fingerprint = fingerprint(["wordpiece", pieces, [length, lowercase]])
-        places = {piece: number for number, piece in enumerate(pieces)}
-        self._pad, self._start, self._end = (places[t] for t in ("[PAD]", "[CLS]", "[SEP]"))
         self.unknown_id = places["[UNK]"]
         self._tf = tensorflow_on_cpu.load()
         import tensorflow_text
@@ -231,19 +241,22 @@ class WordPieceTokenizer:
         return [self.vocabulary[id] for id in ids]
 
     def __call__(self, texts: Sequence[str]) -> Ids:
+        """Makes ids as for all texts, without lists of them."""
+        ids, starts = self._split(texts)
+        counts = np.diff(starts)
+        place = np.arange(len(ids)) - np.repeat(starts[:-1], counts)
+        return self._fill(ids[place < self.room], np.minimum(counts, self.room))
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        ids, starts = (each.tolist() for each in self._split(texts))
+        return [ids[here:there] for here, there in itertools.pairwise(starts)]
+
+    def _split(self, texts: Sequence[str]) -> tuple[Int32[np.ndarray, " i"], Int[np.ndarray, " s"]]:
+        """Returns the ids of texts in a row, and where each text begins and the last one ends."""
         cleaned = [clean_for_bert(text, self.lowercase) for text in texts]
         with self._tf.device("CPU"):
             ragged = self._tokenizer.tokenize(self._tf.constant(cleaned, self._tf.string))
-        pieces, starts = ragged.values.numpy(), ragged.row_splits.numpy()
-        counts = np.minimum(np.diff(starts), self.length - 2)[:, None]
-        column = np.arange(self.length)[None, :]
-        text_mask = column < counts + 2
-        text = np.full(text_mask.shape, self._pad, np.int32)
-        text[:, 0] = self._start
-        inner = (column > 0) & (column <= counts)
-        text[inner] = pieces[(starts[:-1, None] + column - 1)[inner]]
-        text[column == counts + 1] = self._end
-        return text, text_mask
+        return ragged.values.numpy(), ragged.row_splits.numpy()
 
 
 def list_wordpieces(vocabulary: str) -> list[str]:

@@ -196,7 +196,10 @@ def inherit_tokenizer(there: Node, max_length: int | None, given: Node) -> dict[
             "name one, as in --config.tokenizer.name=clip"
         )
     lengths = given.get("length") or there["tokenizer"].get("length"), max_length
-    return {**there["tokenizer"], "length": min(length for length in lengths if length)}
+    kept = {"length": min(length for length in lengths if length)}
+    if shorten := given.get("shorten"):  # how the model there was trained does not count
+        kept["shorten"] = shorten
+    return {k: x for k, x in there["tokenizer"].items() if k != "shorten"} | kept
 
 
 def inherit_transform(there: Node, place: str) -> str:
