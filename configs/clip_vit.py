@@ -7,7 +7,8 @@ Behind the colon are the pairs, as for own_pairs.py (`data=` before them may be 
 arguments, parted by commas:
   size=b16          of both towers, as in CLIP and open_clip: b32, b16, l14 or h14
   samples=12.8e9    images seen in training, over all stages
-  reduced=yes       small images and few words first, then 4% of the samples at 224 pixels (CLIPA)
+  reduced=yes       small images and few words first, then 4% of the samples at 224 pixels (CLIPA);
+                    l14 and h14 keep nouns first, which takes `pip install -e '.[syntax]'`
   objective=clip    or siglip
   batch=N           of every stage; by default what was published
   vocabulary=PATH   CLIP's merges, or a WordPiece vocabulary (.txt). By default one is learned from
@@ -45,17 +46,18 @@ class Size(NamedTuple):
     rate: float  # CLIP, by model
     pixels: int  # of a reduced image
     tokens: int  # of a shortened text
+    shorten: str  # what is kept of it, CLIPA's code
     batch: int  # of the reduced stage
     warmup: float = 52_428_800  # samples of the reduced stage, CLIPA's code
     keep: float = 1.0  # fraction of the patches that the last stage sees
 
 
 SIZES = {
-    "b32": Size("b", 512, 5e-4, pixels=128, tokens=16, batch=BATCH),  # reduced as B/16, by us
-    "b16": Size("b", 512, 5e-4, pixels=112, tokens=16, batch=BATCH),  # CLIPA-B/16 (I50, T16)
-    "l14": Size("l", 768, 4e-4, pixels=84, tokens=8, batch=65_536),  # CLIPA-v2: 12.8B@84
+    "b32": Size("b", 512, 5e-4, 128, 16, "truncate", BATCH),  # reduced as B/16 is, by us
+    "b16": Size("b", 512, 5e-4, 112, 16, "truncate", BATCH),  # CLIPA-B/16 (I50, T16)
+    "l14": Size("l", 768, 4e-4, 84, 8, "syntax", 65_536),  # CLIPA-v2: 12.8B@84
     # CLIPA-v2's code; with fewer steps of warm-up it collapses. CLIP has no H/14: L/14's rate.
-    "h14": Size("h", 1024, 4e-4, 84, 8, batch=65_536, warmup=3200 * 65_536, keep=0.7),
+    "h14": Size("h", 1024, 4e-4, 84, 8, "syntax", 65_536, warmup=3200 * 65_536, keep=0.7),
 }
 
 
@@ -103,7 +105,7 @@ def _train_reduced(given: dict[str, str], pairs: OwnPairs) -> ConfigDict:
         # At most a fifth of the steps, as in CLIPA's fine-tuning.
         steps = min(round(warmup / stage.batch_size), stage.total_steps // 5)
         stage.schedule = dict(decay="cosine", learning_rate=peak, warmup_steps=steps)
-    config.model.image.keep = size.keep
+    first.tokenizer.shorten, config.model.image.keep = size.shorten, size.keep
     config.first = complete_config(first)
     config.init.temperature = "all"  # the first stage's, and SigLIP's bias
     return complete_config(config)
@@ -123,7 +125,7 @@ def _make_model(
     """
     config, size, objective = held_out.get_base(pairs), SIZES[given["size"]], given["objective"]
     vocabulary = given.get("vocabulary", "from_data")
-    merges = vocabulary.endswith((".gz", "merges.txt", ".json"))
+    merges = vocabulary.endswith((".gz", "merges.txt"))
     config.tokenizer = (
         dict(name="clip", merges=vocabulary, length=length)
         if merges
