@@ -255,3 +255,15 @@ def test_machines_are_compared_by_the_cost_of_all_stages(memory_of_choices, thre
     table = capsys.readouterr().out.split("\n\n")[-1].splitlines()
     cells = {line.split()[0]: line.split()[1:] for line in table if ":" in line.split()[0]}
     assert list(cells)[:2] == ["a100:1x8", "h100:1x8"] and cells["a100:1x8"][-1].startswith("$")
+
+
+@pytest.mark.slow
+def test_each_stage_is_compiled_with_its_own_config(three_stages, capsys):
+    flags = ["--topology=h100:1x2", "--images_per_core=1", "--json=-"]
+    wider = "--config.first.model.image.width=16"
+    assert plan.main([three_stages, wider, *flags]) == 0
+    earliest, before, last = json.loads(capsys.readouterr().out)["stages"]
+    assert before["parameters"] > earliest["parameters"] == last["parameters"]
+    assert earliest["flops"]["useful"] > last["flops"]["useful"]  # of twice the batch
+    assert plan.main([three_stages, "--config.first.first.batch_size=33", *flags]) == 1
+    assert "config.first.first.batch_size = 33 is not a multiple" in capsys.readouterr().err
