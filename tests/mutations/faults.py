@@ -158,6 +158,26 @@ OBJECTIVES = (
 
 TOWERS = (
     Fault(
+        "patches that are kept get the positions of their neighbors",
+        "big_align/models/vit.py",
+        "kept = jnp.pad(kept + 1, ((0, 0), (1, 0)))",
+        "kept = jnp.pad(kept, ((0, 0), (1, 0)))",
+        [
+            "tests/models/test_kept_patches.py"
+            "::test_what_is_kept_is_a_plain_pass_over_those_patches_alone"
+        ],
+    ),
+    Fault(
+        "micro-batches draw the patches that they keep by themselves",
+        "big_align/objectives/parts/encoders.py",
+        'if "key" in batch else {}',
+        'if "row key" in batch else {}',
+        [
+            "tests/objectives/test_masked_training.py"
+            "::test_every_objective_learns_from_half_of_the_patches"
+        ],
+    ),
+    Fault(
         "the gradient enters a locked tower",
         "big_align/models/dual_encoder.py",
         "return jax.lax.stop_gradient(outputs) if part in self.locked else outputs",
