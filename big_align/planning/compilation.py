@@ -37,7 +37,7 @@ class Request:
     effort: float | None = -1.0  # XLA's effort, from -1 to 1; None for its default
     machine_code: bool = False  # whether the compiler runs to the end
     level: str = LEVELS[0]  # what towers recompute whose `remat` is "auto"
-    stage: int = -1  # place in `stages.list_stages`; the last is the run's own
+    place: str = ""  # of the stage's config in that of the run, as in "first.first"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,16 +22,16 @@ class Choice:
     microbatches: int  # parts of a device's batch
     fsdp: int  # devices that parameters are split over
 
-    def overrides(self, towers: Iterable[str], prefix: str = "") -> tuple[str, ...]:
+    def overrides(self, towers: Iterable[str], place: str = "") -> tuple[str, ...]:
         """Returns the choice as command-line flags, for the towers that have the fields.
 
-        The prefix leads to the stage that it is for, as in `stages.find_prefix`.
+        The place is that of the stage's config in the run's, as in "first".
         """
         given = [("microbatches", self.microbatches), ("mesh.fsdp", self.fsdp)]
         for tower in towers:
             given += [(f"model.{tower}.dtype", self.dtype), (f"model.{tower}.remat", self.remat)]
-        given = [(f"{prefix}{name}", value) for name, value in given if value is not None]
-        return tuple(f"--config.{name}={value}" for name, value in given)
+        prefix = "--config." + f"{place}." * bool(place)
+        return tuple(f"{prefix}{name}={value}" for name, value in given if value is not None)
 
     def costs_no_less(self, other: "Choice") -> bool:
         """Whether it computes and sends at least as much as another choice."""

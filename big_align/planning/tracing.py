@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from big_align.config.overrides import load_config
+from big_align.config.places import find_node
 from big_align.config.plain_fields import check_batch, check_values
 from big_align.core.errors import UserError
 from big_align.core.whole_files import write_whole
@@ -28,7 +29,7 @@ from big_align.parallel.devices.compilation import compile_lowered
 from big_align.parallel.devices.compiler_flags import choose_effort
 from big_align.parallel.devices.rematerialization import LEVELS, auto_is
 from big_align.parallel.meshes import batch_sharding, make_mesh
-from big_align.planning import gpu_topologies, stages, stand_ins
+from big_align.planning import gpu_topologies, stand_ins
 from big_align.planning.machines import Machine, find_machine
 from big_align.runs import build
 from big_align.runs.cached_features import describe_example
@@ -40,11 +41,10 @@ from big_align.training import flops
 
 def main(folder: Path) -> int:
     """Runs one request; returns the exit status."""
-    request, prefix = json.loads((folder / "request.json").read_text()), ""
+    request = json.loads((folder / "request.json").read_text())
     try:
         config = take_settings(load_config(request["config"], *request["overrides"]))
-        prefix = stages.find_prefix(config, request["stage"])
-        config = stages.list_stages(config)[request["stage"]]
+        config = find_node(config, request["place"])
         machine = find_machine(request["topology"], request["slices"])
         traced, lowered = trace(config, machine, folder, request["level"])
         _write(folder / "traced.json", traced)
@@ -52,7 +52,8 @@ def main(folder: Path) -> int:
         compiled = compile_lowered(lowered, options)
         _write(folder / "compiled.json", _describe(compiled))
     except UserError as error:
-        message = str(error).replace("config.", f"config.{prefix}", 1)
+        named = f"config.{request['place']}.".replace("..", ".")
+        message = str(error).replace("config.", named, 1)
         _write(folder / "failed.json", {"kind": "user", "message": message})
         return 1
     except jax.errors.JaxRuntimeError as error:

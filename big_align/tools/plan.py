@@ -99,13 +99,14 @@ def main(arguments: list[str] | None = None) -> int:
 def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
     """Compiles what is asked for, and prints it; returns 0 if any fits, 3 if none does."""
     from big_align.config.overrides import load_config
-    from big_align.planning.stages import list_stages
+    from big_align.planning.reports.stages import find_stages
 
     config = load_config(options.config, *overrides)
-    speeds = [_find_speed(options, stage) for stage in list_stages(config)]
+    stages = find_stages(config)
+    speeds = {place: _find_speed(options, stage) for place, stage in stages.items()}
     show = (lambda text: None) if options.json == "-" else print
     if options.search:
-        reports = _search(options, overrides, config, speeds, show)
+        reports = _search(options, overrides, stages, speeds, show)
     elif options.chips:
         reports = _compare(options, overrides, speeds, show)
     else:
@@ -132,8 +133,8 @@ def _find_speed(options: argparse.Namespace, config: Any) -> float | None:
 def _format(report: dict[str, Any]) -> str:
     """Formats the report of a run, of one stage or several."""
     from big_align.planning.kernels.listing import format_kernels
-    from big_align.planning.report import format_report
-    from big_align.planning.stages import format_stages
+    from big_align.planning.reports.report import format_report
+    from big_align.planning.reports.stages import format_stages
 
     stages = report.get("stages")
     lines = [format_stages(report) if stages else format_report(report)]
@@ -146,32 +147,31 @@ def _plan_run(
     options: argparse.Namespace,
     overrides: tuple[str, ...],
     topology: str,
-    speeds: list[float | None],
+    speeds: dict[str, float | None],
 ) -> dict[str, Any]:
-    """Compiles the stages of a run for a machine; returns its report."""
-    from big_align.planning.stages import add_up
+    """Compiles the stages of a run, by their places, for a machine; returns its report."""
+    from big_align.planning.reports.stages import add_up
 
-    stages = enumerate(speeds)
-    return add_up([_compile(options, overrides, topology, speed, n) for n, speed in stages])
+    return add_up([_compile(options, overrides, topology, *stage) for stage in speeds.items()])
 
 
 def _compile(
     options: argparse.Namespace,
     overrides: tuple[str, ...],
     topology: str,
+    place: str,
     speed: float | None,
-    stage: int,
 ) -> dict[str, Any]:
     """Compiles a stage; returns its report."""
     from big_align.planning.compilation import Request, compile_step
     from big_align.planning.kernels.listing import describe_kernels
-    from big_align.planning.report import make_report
+    from big_align.planning.reports.report import make_report
 
     kind = topology.partition(":")[0]
     slices = options.slices if topology == options.topology else 1
     request = Request(
         *(options.config, overrides, topology, slices, options.effort, options.machine_code),
-        stage=stage,
+        place=place,
     )
     price = options.price.get(kind, options.price.get(""))
     step = compile_step(request)
@@ -181,14 +181,14 @@ def _compile(
     return report
 
 
-def _search(options, overrides, config, speeds, show) -> list[dict[str, Any]]:
+def _search(options, overrides, stages, speeds, show) -> list[dict[str, Any]]:
     """Tries choices for each stage; shows each when it is done, and the cheapest at the end."""
+    from big_align.planning.reports.stages import add_up
     from big_align.planning.search import find_cheapest
-    from big_align.planning.stages import add_up
 
     tried, best = [], []
-    for stage, speed in enumerate(speeds):
-        tried.append(_search_stage(options, overrides, config, stage, speed, show))
+    for place, config in stages.items():
+        tried.append(_search_stage(options, overrides, config, place, speeds[place], show))
         best.append(find_cheapest(tried[-1]))
     if None in best:
         show("\nnone of these fits" + f" stage {best.index(None) + 1}" * (len(best) > 1))
@@ -197,33 +197,31 @@ def _search(options, overrides, config, speeds, show) -> list[dict[str, Any]]:
     return tried[0] if len(best) == 1 else [add_up(best)]
 
 
-def _search_stage(options, overrides, config, stage, speed, show) -> list[dict[str, Any]]:
+def _search_stage(options, overrides, config, place, speed, show) -> list[dict[str, Any]]:
     """Tries choices for a stage, and shows each when it is done."""
     from big_align.planning import search
     from big_align.planning.machines import count_devices
-    from big_align.planning.report import format_comparison
-    from big_align.planning.stages import find_prefix, list_stages
+    from big_align.planning.reports.report import format_comparison
 
-    prefix, config = find_prefix(config, stage), list_stages(config)[stage]
     devices = count_devices(options.topology, options.slices)
     choices = search.list_choices(config, devices, options.fsdp, options.microbatches)
     towers, reports = search.list_towers(config), []
 
     def compile_choice(choice: search.Choice) -> dict[str, Any] | None:
-        changed = (*overrides, *choice.overrides(towers, prefix))
+        changed = (*overrides, *choice.overrides(towers, place))
         if config.mesh.get("shape"):  # which comes before fsdp
-            shape = f"({devices // choice.fsdp},{choice.fsdp})"
-            changed += (f"--config.{prefix}mesh.shape={shape}",)
+            where = f"{place}.mesh.shape".lstrip(".")
+            changed += (f"--config.{where}=({devices // choice.fsdp},{choice.fsdp})",)
         try:
-            return _compile(options, changed, options.topology, speed, stage)
+            return _compile(options, changed, options.topology, place, speed)
         except UserError as error:  # of this choice, such as groups that do not divide its parts
-            print(f"{' '.join(choice.overrides(towers, prefix))}: {error}", file=sys.stderr)
+            print(f"{' '.join(choice.overrides(towers, place))}: {error}", file=sys.stderr)
             return None
 
     for choice, report in search.search(choices, compile_choice):
         if report is not None:
             reports.append(report)
-            name = " ".join(choice.overrides(towers, prefix)).replace("--config.", "")
+            name = " ".join(choice.overrides(towers, place)).replace("--config.", "")
             show(format_comparison([name], reports[-1:]))
     return reports
 
@@ -231,7 +229,7 @@ def _search_stage(options, overrides, config, stage, speed, show) -> list[dict[s
 def _compare(options, overrides, speeds, show) -> list[dict[str, Any]]:
     """Compiles for several machines, and shows each when it is done."""
     from big_align.planning.machines import count_chips, same_size
-    from big_align.planning.report import format_comparison
+    from big_align.planning.reports.report import format_comparison
 
     chips = count_chips(options.topology, options.slices)
     others = [chip if ":" in chip else same_size(chip, chips) for chip in options.chips]

@@ -6,11 +6,11 @@ from big_align.config.overrides import load_config
 from big_align.core.errors import UserError
 from big_align.parallel.devices.chips import Chip
 from big_align.planning import compilation, gpu_topologies, search
-from big_align.planning.bounds import bound_step
 from big_align.planning.collectives import Collective
 from big_align.planning.compilation import CompiledStep, Request, read_memory
 from big_align.planning.machines import count_chips, count_devices, find_machine, same_size
-from big_align.planning.report import format_comparison, format_report, make_report
+from big_align.planning.reports.bounds import bound_step
+from big_align.planning.reports.report import format_comparison, format_report, make_report
 
 CHIP = Chip("x", (), 200.0, 160, 50.0, 20.0, 40.0, chips_per_host=4, devices_per_chip=2)
 SENT = Collective("all-reduce", "f32", 8, 2, 1, 80, sent_inside=30.0, sent_between=10.0)

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from big_align.config.overrides import load_config
-from big_align.planning import compilation, gpu_topologies, machines, stages, topologies
-from big_align.planning import report as report_
+from big_align.planning import compilation, gpu_topologies, machines, topologies
+from big_align.planning.reports import report as report_
+from big_align.planning.reports import stages
 from big_align.tools import plan
 
 CONFIG = "--config=tests/tiny_config.py"
@@ -109,9 +110,9 @@ ENTRY %m (a: bf16[1000,1000]) -> bf16[1000,1000] {
 
     def compile_step(request):
         config = load_config(request.config, *request.overrides)
-        prefix = f"--config.{stages.find_prefix(config, request.stage)}"
+        prefix = f"--config.{request.place}.".replace("..", ".")
         given = dict(flag.removeprefix(prefix).split("=") for flag in request.overrides)
-        config = stages.list_stages(config)[request.stage]
+        config = stages.find_stages(config)[request.place]
         devices = machines.count_devices(request.topology, request.slices)
         peak = 40 * 2**30 // int(given.get("mesh.fsdp", 1))
         peak //= 4 if given.get("model.text.remat") == "full" else 1

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from big_align.parallel.devices.chips import CHIPS, Chip
-from big_align.planning.bounds import bound_step
 from big_align.planning.collectives import list_collectives
 from big_align.planning.compilation import CompiledStep, Request
 from big_align.planning.executed import count_executed_flops, count_unknown_loops
 from big_align.planning.hlo import parse_program
+from big_align.planning.reports.bounds import bound_step
 from big_align.planning.topologies import GENERATIONS
 from big_align.planning.traffic import count_traffic, walk_kernels
 

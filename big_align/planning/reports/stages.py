@@ -3,22 +3,21 @@
 from typing import Any
 
 from big_align.core.nodes import Node
-from big_align.planning.report import format_comparison, format_host, format_machine, row
+from big_align.planning.reports.report import format_comparison, format_host, format_machine, row
 
 FIRST = "first"
 SHARED = ("config", "topology", "slices", "chips", "devices", "hosts")
 
 
-def list_stages(config: Node) -> list[Node]:
-    """Returns the configs of the stages of a run, the earliest first and the run's own last."""
-    first = config.get(FIRST)
-    return [*(list_stages(first) if first else ()), config]
+def find_stages(config: Node) -> dict[str, Node]:
+    """Returns the configs of the stages of a run by their places, the earliest first.
 
-
-def find_prefix(config: Node, stage: int) -> str:
-    """Returns what leads from the config of a run to that of a stage, as in "first."."""
-    count = len(list_stages(config))
-    return f"{FIRST}." * (count - 1 - stage % count)
+    The run's own is last, at ""; the one before it is at "first", before that at "first.first".
+    """
+    stages = {"": config}
+    while before := config.get(FIRST):
+        config = stages[".".join([FIRST] * len(stages))] = before
+    return dict(reversed(stages.items()))
 
 
 def add_up(reports: list[dict[str, Any]]) -> dict[str, Any]:
