@@ -120,7 +120,7 @@ class ViT(transformer.Transformer):
         layers.choose("pool", self.pool, POOLS)
         layers.choose("positions", self.positions, POSITIONS)
         rotary, grid = self.positions == "rotary", self._find_grid(image)
-        kept = self._draw_kept(len(image), grid, train)
+        kept = self._draw_kept(image, grid, train)
         x, where = self._embed(image, kept), (self._angles if rotary else self._table)(*grid)
         if kept is not None:
             if self.pool == "cls":  # the class token is the first of all
@@ -162,7 +162,7 @@ class ViT(transformer.Transformer):
         return image.shape[1] // patch, image.shape[2] // patch
 
     def _draw_kept(
-        self, count: int, grid: tuple[int, int], train: bool
+        self, image: Float[Array, "b h w 3"], grid: tuple[int, int], train: bool
     ) -> Int[Array, "b k"] | None:
         """Draws which patches are kept of each image; None for all."""
         kept = kept_patches.count_kept(self.keep, grid, self.keep_by)
@@ -171,7 +171,7 @@ class ViT(transformer.Transformer):
         if self.has_variable(kept_patches.DRAWS, kept_patches.KEYS):
             keys = self.get_variable(kept_patches.DRAWS, kept_patches.KEYS)
         else:
-            keys = jax.random.split(self.make_rng("dropout"), count)
+            keys = jax.random.split(self.make_rng("dropout"), image.shape[0])
         return kept_patches.draw_kept(keys, grid, kept, self.keep_by)
 
     def _embed(

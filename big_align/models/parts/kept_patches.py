@@ -29,7 +29,7 @@ Keys = UInt32[Array, "b 2"] | Key[Array, " b"]
 """A key for each image."""
 
 
-class Kept(NamedTuple):
+class KeptCount(NamedTuple):
     """How many patches are kept of a grid: `rows` x `columns` of them, if they have a form."""
 
     count: int
@@ -37,7 +37,7 @@ class Kept(NamedTuple):
     columns: int
 
 
-def count_kept(keep: float | int, grid: tuple[int, int], by: str) -> Kept:
+def count_kept(keep: float | int, grid: tuple[int, int], by: str) -> KeptCount:
     """Returns how many patches are kept, the same number of every image.
 
     Args:
@@ -58,14 +58,14 @@ def count_kept(keep: float | int, grid: tuple[int, int], by: str) -> Kept:
         )
     wanted = keep if keep > 1 else keep * total
     if by == "random":
-        return Kept(max(1, round(wanted)), 1, max(1, round(wanted)))
+        return KeptCount(max(1, round(wanted)), 1, max(1, round(wanted)))
     rows, columns = min(_list_rectangles(grid), key=lambda form: _distance(form, grid, wanted))
     if keep > 1 and rows * columns != keep:
         raise ValueError(
             f"keep={keep:g} patches are no rectangle in {grid[0]} x {grid[1]}; the nearest is "
             f"{rows} x {columns}: write keep={rows * columns}, or keep_by='random'"
         )
-    return Kept(rows * columns, rows, columns)
+    return KeptCount(rows * columns, rows, columns)
 
 
 def _list_rectangles(grid: tuple[int, int]) -> list[tuple[int, int]]:
@@ -84,7 +84,7 @@ def _distance(
     return abs(math.prod(form) - wanted), _stretch(form, grid), *form
 
 
-def draw_kept(keys: Keys, grid: tuple[int, int], kept: Kept, by: str) -> Int[Array, "b k"]:
+def draw_kept(keys: Keys, grid: tuple[int, int], kept: KeptCount, by: str) -> Int[Array, "b k"]:
     """Draws the patches that are kept of each image, by its key: their numbers, ascending.
 
     Patches are numbered row by row.
@@ -93,12 +93,12 @@ def draw_kept(keys: Keys, grid: tuple[int, int], kept: Kept, by: str) -> Int[Arr
     return jnp.sort(drawn, axis=1)
 
 
-def _draw_random(key: Array, grid: tuple[int, int], kept: Kept) -> Int[Array, " k"]:
+def _draw_random(key: Array, grid: tuple[int, int], kept: KeptCount) -> Int[Array, " k"]:
     """Draws patches anywhere, each set of them as likely as any other (FLIP)."""
     return jax.random.permutation(key, math.prod(grid))[: kept.count]
 
 
-def _draw_block(key: Array, grid: tuple[int, int], kept: Kept) -> Int[Array, " k"]:
+def _draw_block(key: Array, grid: tuple[int, int], kept: KeptCount) -> Int[Array, " k"]:
     """Draws a rectangle, anywhere that it has room."""
     room = jnp.array([grid[0] - kept.rows + 1, grid[1] - kept.columns + 1])
     top, left = jax.random.randint(key, (2,), 0, room)
@@ -106,7 +106,7 @@ def _draw_block(key: Array, grid: tuple[int, int], kept: Kept) -> Int[Array, " k
     return (top + row) * grid[1] + left + column
 
 
-def _draw_grid(key: Array, grid: tuple[int, int], kept: Kept) -> Int[Array, " k"]:
+def _draw_grid(key: Array, grid: tuple[int, int], kept: KeptCount) -> Int[Array, " k"]:
     """Draws one patch in each cell of a coarser grid.
 
     The cells, which need not be of one size, are shifted by a random number of patches around the
@@ -128,7 +128,7 @@ def _first_of(cell: Array, patches: int, cells: int) -> Array:
     return cell * patches // cells
 
 
-WAYS: Mapping[str, Callable[[Array, tuple[int, int], Kept], Array]] = {
+WAYS: Mapping[str, Callable[[Array, tuple[int, int], KeptCount], Array]] = {
     "random": _draw_random,
     "block": _draw_block,
     "grid": _draw_grid,
