@@ -23,6 +23,8 @@ WIDTH, HEIGHT = 360, 170
 """Size of a chart; no drawing is wider, so that its labels can be read on a phone."""
 LEFT, RIGHT, TOP, BOTTOM = 52, 354, 10, 146
 """The edges of the plotting area of a chart, in pixels."""
+LETTER = 5.5
+"""About the width of a digit of a label."""
 LARGEST = 1e300
 """Numbers beyond this are drawn like infinity: their sums and differences may be infinite."""
 SMALLEST = 1e-300
@@ -98,9 +100,14 @@ def draw_chart(
     for tick in ticks:
         y, label = down(tick), format_tick(tick, ticks[1] - ticks[0])
         shapes += [draw_line(LEFT, y, RIGHT, y), write_text(LEFT - 6, y + 4, label, "end")]
-    for mark in inner:
+    free = RIGHT - LETTER * len(f"{last:,}")
+    for mark in reversed(inner):
         shapes.append(draw_line(x := across(mark), TOP, x, BOTTOM))
-        shapes.append(write_text(x, BOTTOM + 18, f"{math.floor(mark):,}"))
+        label = f"{math.floor(mark):,}"
+        half = LETTER * (len(label) + 1) / 2
+        if LEFT + LETTER * len(f"step {first:,}") < x - half and x + half < free:
+            shapes.append(write_text(x, BOTTOM + 18, label))
+            free = x - half
     shapes.append(write_text(LEFT, BOTTOM + 18, f"step {first:,}", "start"))
     if last > first:
         shapes.append(write_text(RIGHT, BOTTOM + 18, f"{last:,}", "end"))

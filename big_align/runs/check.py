@@ -317,6 +317,11 @@ def check_precomputed(config: Node, objective: Objective) -> None:
     start = config["init"].get("centers")
     if start and (Path(start) / INDEX).exists():  # a run that continues needs it no more
         folders["config.init.centers"] = Path(start)
+    for part in dataset.read_parts(config[FIRST]).values() if config.get(FIRST) else ():
+        path = part.precomputed.get("clusters")
+        if path and folders and not start and (Path(path) / INDEX).exists():  # its centers go on
+            place = f"config.{FIRST}.{part.where.removeprefix('config.')}.precomputed.clusters"
+            folders[place] = Path(path)
     # The mean cosines of all its iterations tell a clustering from any other.
     found = {field: read_index(path, ()).get("objective") for field, path in folders.items()}
     for field, objectives in found.items():

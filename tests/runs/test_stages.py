@@ -211,6 +211,23 @@ def test_moments_of_tables_are_fitted_and_stay_in_their_range():
         assert new.nu["image"]["position_embedding"].min() >= 0
 
 
+def test_layers_go_on_and_numbers_where_the_optimizer_does(monkeypatch):
+    def place_in(name, size):
+        head = {"kernel": np.full((size, 2), 1.0, np.float32)}
+        return place({"model": {}, name: head, "temperature": np.float32(size)})
+
+    monkeypatch.setattr(stage_before.dataset, "fingerprint_tags", lambda config: config["tags"])
+    take, tags = stage_before._take_own, {"tags": "a"}
+    there, here = place_in("recognizer", 3), place_in("recognizer", 3)
+    assert take(tags, tags, there, here, False)[0].keys() == {"recognizer/kernel"}
+    assert take(tags, tags, there, here, True)[0].keys() == {"recognizer/kernel", "temperature"}
+    with pytest.raises(ConfigError, match="other tags than those of config.first"):
+        take(tags, {"tags": "b"}, there, here, False)
+    for other in (place_in("recognizer", 4), place_in("head", 3)):
+        found, report = take(tags, tags, there, other, False)
+        assert not found and "fresh: " in report[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_two_stages_with_a_kept_optimizer_are_one_run(tmp_path, name):

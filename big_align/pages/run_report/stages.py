@@ -8,11 +8,11 @@ from big_align.pages.charts import Series
 from big_align.pages.rendering import format_number, format_time
 from big_align.pages.run_report.run_record import RunRecord
 
-HEAD = ["stage", "steps", "examples seen", "image", "text", "batch", "time", "chip-hours"]
+HEAD = ["stage", "steps", "examples seen", "image", "text length", "batch", "time", "chip-hours"]
 
 
 def list_stages(record: RunRecord) -> dict[str, Any]:
-    """Returns the table of the stages of a run and of their sums; it has no rows for a single one."""
+    """Returns the table of the stages of a run and their sums, without rows for a single one."""
     stages = record.stages
     if len(stages) == 1:
         return {"head": HEAD, "rows": []}
