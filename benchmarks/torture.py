@@ -94,17 +94,13 @@ class Run:
 
     def wait_for(self, moment: str, steps: int) -> None:
         """Waits until a kind of moment has come, or the run has ended."""
+        if moment == BOUNDARY:
+            return self._pass_boundary()
         start, before = time.monotonic(), len(read_losses(self.workdir))
         while not self.ended and time.monotonic() < start + FINISH_SECONDS:
             if moment == "start" and time.monotonic() > start + random.uniform(0, 6):
                 return
             new = len(read_losses(self.workdir)) - before
-            if moment == BOUNDARY:
-                if is_near_boundary(self.workdir):
-                    time.sleep(random.uniform(0, BOUNDARY_SECONDS))
-                    return
-                time.sleep(0.02)
-                continue
             if moment != "evaluation" and new > 2 * steps:  # the moment has not come
                 return
             if moment == "step" and new > steps:
@@ -118,6 +114,14 @@ class Run:
                 time.sleep(random.uniform(0, 0.3))
                 return
             time.sleep(0.005)
+
+    def _pass_boundary(self) -> None:
+        """Waits until a run is near a boundary, and then for a while, if it is still near."""
+        while not self.ended and not is_near_boundary(self.workdir):
+            time.sleep(0.02)
+        end = time.monotonic() + random.uniform(0, BOUNDARY_SECONDS)
+        while not self.ended and time.monotonic() < end and is_near_boundary(self.workdir):
+            time.sleep(0.02)
 
     def kill(self, moment: str) -> float:
         """Kills one process; returns how long the others have stayed.
@@ -149,8 +153,8 @@ def list_stages(workdir: pathlib.Path) -> list[pathlib.Path]:
 
 
 def list_begun(workdir: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the workdirs of the stages that have logged a step."""
-    return [stage for stage in list_stages(workdir) if read_own_losses(stage)]
+    """Returns the workdirs of the stages that have logged a step, and at least one."""
+    return [stage for stage in list_stages(workdir) if read_own_losses(stage)] or [workdir]
 
 
 def is_near_boundary(workdir: pathlib.Path) -> bool:
@@ -265,7 +269,6 @@ def main() -> None:
     machines = [(given.devices, 1)] if given.devices else MACHINES
     stages = len(stages_of(load_config(given.config)))
     total = given.kills * given.steps_between
-    moments = (*MOMENTS, *[BOUNDARY] * (2 * (stages > 1)))
     fields = {
         "total_steps": total // stages,
         "checkpoint.every": 3,
@@ -290,7 +293,8 @@ def main() -> None:
     while kills < given.kills:
         devices, processes = machines[kills % len(machines)]
         near = stages > 1 and is_near_boundary(tortured)
-        moment = BOUNDARY if near and random.random() < 0.7 else random.choice(moments)
+        ahead = [BOUNDARY] * 2 * (len(list_begun(tortured)) < stages)
+        moment = BOUNDARY if near and random.random() < 0.7 else random.choice([*MOMENTS, *ahead])
         run = Run(tortured, flags, devices, processes)
         run.wait_for(moment, random.randint(0, 2 * given.steps_between))
         if run.ended:

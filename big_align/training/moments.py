@@ -61,7 +61,8 @@ def keep_moments(fresh: Any, former: Any, fit: Fit) -> tuple[Any, list[str]]:
 
 def read_whole(array: jax.Array) -> np.ndarray:
     """Reads an array of which this process may have a part."""
-    return np.asarray(jax.device_put(array, replicated(array.sharding.mesh)))
+    placed: Any = array.sharding
+    return np.asarray(jax.device_put(array, replicated(placed.mesh)))
 
 
 def _find_moments(state: Any) -> list[Any]:

@@ -128,6 +128,15 @@ def test_positions_of_a_vit_follow_the_grid_of_the_images(tmp_path, pool, size, 
     assert f"{told}: {path}" in report and "fresh" not in report
 
 
+def test_rotary_positions_are_those_of_any_grid(tmp_path):
+    image = VIT | dict(positions="rotary", activation="gelu")
+    source = save(tmp_path / "dual", make_dual(image))
+    arrays, report = take(make_dual(image), 64, all=tmp_path / "dual")
+    assert arrays.keys() == source.keys() and "fresh" not in report and "interp" not in report
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, source[name])
+
+
 def test_a_model_of_oblong_images_is_read_with_its_grid(tmp_path):
     """A grid is compared, not the number of its patches: 4 x 4 images are not taken for 2 x 8."""
     size = 16, 64

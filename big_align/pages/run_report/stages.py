@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from typing import Any
 
 from big_align.pages.charts import Series
@@ -19,7 +20,7 @@ def list_stages(record: RunRecord) -> dict[str, Any]:
     rows, sums = [], [0, 0, 0.0, 0.0]
     for number, stage in enumerate(stages, 1):
         batch = int(stage.config.get("batch_size") or 0)
-        spent = sum(stage.seconds.values())
+        spent = math.fsum(stage.seconds.values())
         counted = [stage.step, stage.step * batch, spent, stage.chip_hours]
         sums = [a + b for a, b in zip(sums, counted, strict=True)]
         total = f" of {stage.total_steps:,}" if stage.step != stage.total_steps else ""
