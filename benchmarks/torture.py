@@ -293,7 +293,7 @@ def main() -> None:
     while kills < given.kills:
         devices, processes = machines[kills % len(machines)]
         near = stages > 1 and is_near_boundary(tortured)
-        ahead = [BOUNDARY] * 2 * (len(list_begun(tortured)) < stages)
+        ahead = [BOUNDARY] * len(MOMENTS) * (len(list_begun(tortured)) < stages)
         moment = BOUNDARY if near and random.random() < 0.7 else random.choice([*MOMENTS, *ahead])
         run = Run(tortured, flags, devices, processes)
         run.wait_for(moment, random.randint(0, 2 * given.steps_between))

@@ -103,6 +103,12 @@ def _check_kept(config: Node, first: Node | None) -> None:
             "config.init.optimizer = 'kept' is the state that the run before has left, and there "
             "is no config.first; write --config.init.optimizer=None"
         )
+    for part in TOWERS:
+        if path := config["init"].get(part):
+            raise ConfigError(
+                f"config.init.{part} = {path!r} has other weights than those whose moments "
+                f"config.init.optimizer = 'kept' takes; write --config.init.optimizer=None"
+            )
     names = [each["optimizer"].get("name") for each in (first, config)]
     if len({name == "sgd" for name in names}) > 1:
         raise ConfigError(

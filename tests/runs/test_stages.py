@@ -124,6 +124,7 @@ def test_a_mistake_names_the_field_of_its_stage():
         ({"first.first.init.optimizer": "kept"}, "there is no config.first.first.first"),
         ({"init.optimizer": "all"}, "config.init.optimizer = 'all' is unknown.*known: kept"),
         ({"init.optimizer": "kept", "optimizer.name": "sgd"}, "other moments than config.opt"),
+        ({"init.optimizer": "kept", "init.text": TINY}, "config.init.text = .* has other weights"),
     ):
         config = make_chain(make_stage(), make_stage(), make_stage())
         config.update_from_flattened_dict(fields)
@@ -301,6 +302,18 @@ def test_every_stage_goes_on_from_a_command_without_a_config(tmp_path, monkeypat
     assert [len(read_losses(each)) for each in list_workdirs(chain, str(tmp_path))] == [1, 1, 1]
     evaluated = load_config(tmp_path / "first/config.json")
     assert evaluate.run(evaluated, str(tmp_path / "first")) == {}
+
+
+@pytest.mark.slow
+def test_a_stage_that_has_begun_stays_with_its_examples(tmp_path):
+    def make(first, last):
+        return make_chain(make_stage(steps=first), make_stage(steps=last))
+
+    train.run(make(3, 4), str(tmp_path / "whole"))
+    train.run(make(3, 2), str(tmp_path / "more"))
+    train.run(make(9, 4), str(tmp_path / "more"))  # only a start reads `first`
+    for name in ("", "first"):
+        assert read_losses(tmp_path / "more" / name) == read_losses(tmp_path / "whole" / name)
 
 
 @pytest.mark.slow
