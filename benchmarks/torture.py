@@ -9,7 +9,12 @@ Another number of devices rounds otherwise, and training makes more of every dif
 8 devices that was never stopped tells how much: with kills, losses may differ at no step by more
 than a few times what rounding has made by then. With --devices, they must be equal bit for bit.
 
+Of a config with several stages (`config.first`), each gets its share of the steps, and about half
+of the kills are between a stage's last steps and the first ones of the next.
+
   python benchmarks/torture.py --workdir=/tmp/torture --kills=100
+  python benchmarks/torture.py --config=benchmarks/staged_config.py:3 --workdir=/tmp/torture \\
+      --kills=25 --devices=1
 """
 
 import collections
@@ -30,9 +35,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from benchmarks import measuring
 from benchmarks.measuring import ROOT
+from big_align.config.overrides import load_config
+from big_align.config.stages import list_stages as stages_of
 
 MACHINES = ((1, 1), (2, 1), (4, 1), (8, 1), (2, 2))  # devices, processes
 MOMENTS = ("start", "step", "save", "evaluation")
+BOUNDARY = "boundary"  # between two stages
+BOUNDARY_STEPS = 4  # so many of each stage are near it
+BOUNDARY_SECONDS = 25.0  # in which a run that was started near it has passed it
 EVALUATE_EVERY = 11
 ALONE_SECONDS = 60.0  # within which a process that has lost another has left
 FINISH_SECONDS = 1800.0
@@ -84,8 +94,9 @@ class Run:
 
     def wait_for(self, moment: str, steps: int) -> None:
         """Waits until a kind of moment has come, or the run has ended."""
+        if moment == BOUNDARY:
+            return self._pass_boundary()
         start, before = time.monotonic(), len(read_losses(self.workdir))
-        unfinished = self.workdir / "checkpoints"
         while not self.ended and time.monotonic() < start + FINISH_SECONDS:
             if moment == "start" and time.monotonic() > start + random.uniform(0, 6):
                 return
@@ -96,13 +107,21 @@ class Run:
                 time.sleep(random.uniform(0, 0.1))
                 return
             # Before the first step there may be what the last kill has left.
-            if moment == "save" and new > 0 and any(unfinished.glob("*tmp*")):
+            if moment == "save" and new > 0 and any(self.workdir.rglob("checkpoints/*tmp*")):
                 time.sleep(random.uniform(0, 0.05))
                 return
             if moment == "evaluation" and new > 1 and self.step % EVALUATE_EVERY == 0:
                 time.sleep(random.uniform(0, 0.3))
                 return
             time.sleep(0.005)
+
+    def _pass_boundary(self) -> None:
+        """Waits until a run is near a boundary, and then for a while, if it is still near."""
+        while not self.ended and not is_near_boundary(self.workdir):
+            time.sleep(0.02)
+        end = time.monotonic() + random.uniform(0, BOUNDARY_SECONDS)
+        while not self.ended and time.monotonic() < end and is_near_boundary(self.workdir):
+            time.sleep(0.02)
 
     def kill(self, moment: str) -> float:
         """Kills one process; returns how long the others have stayed.
@@ -127,8 +146,34 @@ class Run:
         return self.log.read()
 
 
-def read_losses(workdir: pathlib.Path) -> list[tuple[int, float]]:
-    """Returns step and loss of every line of training, in their order."""
+def list_stages(workdir: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the workdirs of all stages, the earliest first."""
+    before = workdir / "first"
+    return [*(list_stages(before) if before.is_dir() else ()), workdir]
+
+
+def list_begun(workdir: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the workdirs of the stages that have logged a step, and at least one."""
+    return [stage for stage in list_stages(workdir) if read_own_losses(stage)] or [workdir]
+
+
+def is_near_boundary(workdir: pathlib.Path) -> bool:
+    """Returns whether a run is at the end of a stage, or at the beginning of another."""
+    config, totals = workdir / "config.json", []
+    node = json.loads(config.read_text()) if config.exists() else {}
+    while node:
+        totals, node = [node["total_steps"], *totals], node["first"]
+    done = len(read_losses(workdir))
+    return any(abs(done - edge) <= BOUNDARY_STEPS for edge in itertools.accumulate(totals[:-1]))
+
+
+def read_losses(workdir: pathlib.Path) -> Losses:
+    """Returns step and loss of every line of training, stage by stage and in their order."""
+    return [each for stage in list_stages(workdir) for each in read_own_losses(stage)]
+
+
+def read_own_losses(workdir: pathlib.Path) -> Losses:
+    """Returns step and loss of every line of training of one stage."""
     path = workdir / "metrics.jsonl"
     lines = path.read_text(errors="replace").splitlines(keepends=True) if path.exists() else []
     records = []
@@ -141,14 +186,15 @@ def read_losses(workdir: pathlib.Path) -> list[tuple[int, float]]:
 
 
 def read_tensorboard(workdir: pathlib.Path) -> collections.Counter:
-    """Counts how often each step has a loss in the event files."""
+    """Counts how often each step of each stage has a loss in the event files."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     counts = collections.Counter()
-    for path in workdir.glob("events.out.tfevents.*"):
-        for event in EventFileLoader(str(path)).Load():
-            tags = [value.tag for value in event.summary.value]
-            counts.update([event.step] * ("loss" in tags))
+    for number, stage in enumerate(list_stages(workdir), 1):
+        for path in stage.glob("events.out.tfevents.*"):
+            for event in EventFileLoader(str(path)).Load():
+                tags = [value.tag for value in event.summary.value]
+                counts.update([(number, event.step)] * ("loss" in tags))
     return counts
 
 
@@ -178,19 +224,25 @@ def compare(whole: pathlib.Path, tortured: pathlib.Path, rounded: pathlib.Path |
     """Lists what differs between the two runs; with `rounded`, by more than rounding explains."""
     faults = []
     expected, found = read_losses(whole), read_losses(tortured)
-    if [step for step, _ in found] != [step for step, _ in expected]:
+    steps = [
+        (number, step)
+        for number, stage in enumerate(list_stages(whole), 1)
+        for step, _ in read_own_losses(stage)
+    ]
+    if [step for step, _ in found] != [step for _, step in steps]:
         faults.append(f"metrics.jsonl has {len(found)} steps, not {len(expected)} once each")
     if excess := find_excess(expected, found, read_losses(rounded) if rounded else None):
         faults.append(excess)
     for name in ("missing", "double"):
         counts = read_tensorboard(tortured)
         wrong = {
-            "missing": [step for step, _ in expected if not counts[step]],
+            "missing": [step for step in steps if not counts[step]],
             "double": [step for step, count in counts.items() if count > 1],
         }[name]
         if wrong:
             faults.append(f"TensorBoard: {len(wrong)} steps {name}, {wrong[0]} the first")
-    left = [path.name for path in (tortured / "checkpoints").iterdir() if not path.name.isdigit()]
+    folders = [stage / "checkpoints" for stage in list_stages(tortured)]
+    left = [x.name for folder in folders for x in folder.iterdir() if not x.name.isdigit()]
     if left:
         faults.append(f"left in checkpoints: {', '.join(sorted(left))}")
     return faults
@@ -215,13 +267,17 @@ def main() -> None:
     given, flags = parser.parse_known_args()
     random.seed(given.seed)
     machines = [(given.devices, 1)] if given.devices else MACHINES
+    stages = len(stages_of(load_config(given.config)))
     total = given.kills * given.steps_between
+    fields = {
+        "total_steps": total // stages,
+        "checkpoint.every": 3,
+        "evaluate_every": EVALUATE_EVERY,
+        "log_every": 1,
+    }
     flags = [
         f"--config={given.config}",
-        f"--config.total_steps={total}",
-        "--config.checkpoint.every=3",
-        f"--config.evaluate_every={EVALUATE_EVERY}",
-        "--config.log_every=1",
+        *(f"--config.{'first.' * n}{k}={x}" for n in range(stages) for k, x in fields.items()),
         *flags,
     ]
     shutil.rmtree(given.workdir, ignore_errors=True)
@@ -236,7 +292,9 @@ def main() -> None:
     kills, alone = 0, []
     while kills < given.kills:
         devices, processes = machines[kills % len(machines)]
-        moment = random.choice(MOMENTS)
+        near = stages > 1 and is_near_boundary(tortured)
+        ahead = [BOUNDARY] * len(MOMENTS) * (len(list_begun(tortured)) < stages)
+        moment = BOUNDARY if near and random.random() < 0.7 else random.choice([*MOMENTS, *ahead])
         run = Run(tortured, flags, devices, processes)
         run.wait_for(moment, random.randint(0, 2 * given.steps_between))
         if run.ended:
@@ -247,6 +305,7 @@ def main() -> None:
         kills += 1
         alone += [stayed] * (processes > 1)
         where = f"{devices} devices, {processes} processes, step {run.step}"
+        where += f" of stage {len(list_begun(tortured))}" if stages > 1 else ""
         print(f"kill {kills:3d}: {moment:10s} {where}", flush=True)
     run = Run(tortured, flags, *machines[0])
     if status := run.finish():

@@ -49,6 +49,7 @@ def get_base() -> ConfigDict:
                 centers=None,
                 classifier=None,
                 temperature=None,
+                optimizer=None,
             ),
             first={},
             cached_features={},

@@ -9,13 +9,14 @@ from ml_collections import ConfigDict
 from big_align import configs
 from big_align.config.fields import OWN
 from big_align.config.places import GROUPS
+from big_align.config.stages import FIRST
 from big_align.core.errors import UserError, put_in_a_line, suggest
 from big_align.data.json_texts import read_json
 
 CONFIG_JSON = "config.json"  # the file in a workdir that holds the config of the run
 PACKAGED = pathlib.Path(configs.__path__[0])
 FIELDS = {*(path.partition(".")[0] for path in OWN), *GROUPS} | {
-    *("data", "tokenizer", "objective", "evaluators", "init", "first")
+    *("data", "tokenizer", "objective", "evaluators", "init", FIRST)
 }
 """The fields of a whole config."""
 

@@ -6,6 +6,7 @@ from ml_collections import ConfigDict
 
 from big_align.config.components.signatures import fill_defaults
 from big_align.config.places import GROUPS, find_node, find_target, list_components
+from big_align.config.stages import FIRST
 
 
 def complete_config(config: ConfigDict) -> ConfigDict:
@@ -29,6 +30,8 @@ def complete_config(config: ConfigDict) -> ConfigDict:
     for field, target in GROUPS.items():
         if field in config:
             fill_defaults(target, config[field])
+    if config.get(FIRST):
+        complete_config(config[FIRST])
     _separate_nodes(config, set())
     return config
 

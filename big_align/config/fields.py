@@ -45,6 +45,7 @@ OWN = {
     "init.text": (str, "the same for the text tower alone"),
     "init.classifier": (str, "a workdir whose classifier of the same classes starts this run's"),
     "init.temperature": (str, "a model whose learned temperature starts this run's, or `all`'s"),
+    "init.optimizer": (str, "kept: weights and moments as `first` trained them; None: fresh ones"),
     "init.centers": (str, "a folder of clusters whose centers the class centers start at"),
 }
 """Fields that no component takes, by their place: their type, beside None, and what they are for.

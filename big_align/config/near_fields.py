@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from ml_collections import ConfigDict
 
 from big_align.config.places import find_node, list_nodes
+from big_align.config.stages import FIRST
 from big_align.core.errors import warn_once
 
 SYNONYMS = {
@@ -14,7 +15,7 @@ SYNONYMS = {
 }
 """Names of fields elsewhere, and here."""
 SUGGESTED = 3  # fields at most
-STEPS = ("log_every", "schedule.warmup_steps", "first.total_steps")
+STEPS = ("log_every", "schedule.warmup_steps")
 """Fields that count steps of a run and are of no use beyond its last one.
 
 Evaluations and checkpoints are not among them: there is one after the last step in any case.
@@ -41,7 +42,8 @@ def suggest_field(config: ConfigDict, place: str) -> str:
         or get_close_matches(place, beside, 1, 0.8)
         or [f for f, last in fields.items() if last in get_close_matches(name, fields.values(), 1)]
     )
-    found = sorted(found, key=lambda field: field.count("."))[:SUGGESTED]
+    found.sort(key=lambda field: (field.rpartition(".")[0] != above, field.count(".")))
+    found = found[:SUGGESTED]
     flags = " or ".join(f"--config.{field}=..." for field in found)
     return f" (did you mean {flags}?)" if flags else ""
 
@@ -49,22 +51,25 @@ def suggest_field(config: ConfigDict, place: str) -> str:
 def fit_steps(config: ConfigDict, given: Collection[str]) -> None:
     """Cuts what counts steps of a run to the `total_steps` that a command line gives, in place.
 
-    Fields that the command line gives too stay as they are. A first run is cut likewise. One line
-    says what is cut.
+    Fields that the command line gives too stay as they are. The stages before one that is given
+    get no more steps than it has. One line says what is cut.
     """
     cut = list(_cut_steps(config, given, ""))
     if cut:
         warn_once(f"to fit into config.total_steps = {config['total_steps']}, {', '.join(cut)}")
 
 
-def _cut_steps(config: ConfigDict, given: Collection[str], prefix: str) -> Iterator[str]:
-    total = config["total_steps"]
-    for field in STEPS if isinstance(total, int) else ():
+def _cut_steps(
+    config: ConfigDict, given: Collection[str], prefix: str, shorter: bool = False
+) -> Iterator[str]:
+    total, shorter = config["total_steps"], shorter or f"{prefix}total_steps" in given
+    fields = (*STEPS, f"{FIRST}.total_steps") if shorter else STEPS
+    for field in fields if isinstance(total, int) else ():
         above, _, name = field.rpartition(".")
         node = find_node(config, above) or {}
         steps = node.get(name)
         if isinstance(steps, int) and steps > total and f"{prefix}{field}" not in given:
             node[name] = total
             yield f"config.{prefix}{field} is {total} instead of {steps}"
-    if config.get("first"):
-        yield from _cut_steps(config["first"], given, f"{prefix}first.")
+    if config.get(FIRST):
+        yield from _cut_steps(config[FIRST], given, f"{prefix}{FIRST}.", shorter)

@@ -28,7 +28,7 @@ from big_align.config.defaults import complete_config
 from big_align.config.fields import describe_fields
 from big_align.config.home_folder import expand_home
 from big_align.config.near_fields import fit_steps, suggest_field
-from big_align.config.places import find_node, find_table, source_fields
+from big_align.config.places import find_node, find_table, in_run, source_fields
 from big_align.core.errors import (
     ConfigError,
     UserError,
@@ -46,7 +46,8 @@ KEPT = ("length", "max_length", "shorten", "transform", "vocab_size")
 They say how it fits its surroundings; any other field may mean something else in the new component,
 even under the same name.
 """
-ADDED = r"evaluators\.\w+|data\.mixture\.\w+(\.source)?"
+STAGE = r"(?:first\.)*"
+ADDED = rf"{STAGE}(evaluators\.\w+|data\.mixture\.\w+(\.source)?)"
 """The places of nodes that a command line may add."""
 CONFIG_MODULE = "big_align_config_file"
 OF_PARTS = ("classes", "weight")  # what a part of a mixture has besides the settings of a loader
@@ -204,7 +205,7 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
     the fields of `KEPT`. The values themselves are set later.
     """
     for path in given:
-        if match := re.fullmatch(r"(data\.mixture\.\w+)\.(\w+)", path):
+        if match := re.fullmatch(rf"({STAGE}data\.mixture\.\w+)\.(\w+)", path):
             part, field = _make_node(config, match[1]), match[2]
             if field not in part and field in (*list_settable(LoaderSettings), *OF_PARTS):
                 part[field] = None  # it takes that of config.data otherwise
@@ -234,12 +235,13 @@ def choose_components(config: ConfigDict, given: Mapping[str, str]) -> None:
 
 def _check_mixture(config: ConfigDict, place: str, fields: Mapping[str, str]) -> None:
     """Raises a ConfigError if a source is meant for a part of a mixture."""
-    parts = sorted((config.get("data") or {}).get("mixture") or {})
-    if place == "data.source" and parts:
-        first = advise(f"config.data.mixture.{parts[0]}.source", **fields)
+    data = f"{place.removesuffix('data.source')}data"
+    parts = sorted((find_node(config, data) or {}).get("mixture") or {})
+    if in_run(place) == "data.source" and parts:
+        advice = advise(f"config.{data}.mixture.{parts[0]}.source", **fields)
         raise ConfigError(
-            f"config.data.source is not used beside config.data.mixture, which has the parts "
-            f"{', '.join(parts)}{first}"
+            f"config.{place} is not used beside config.{data}.mixture, which has the parts "
+            f"{', '.join(parts)}{advice}"
         )
 
 

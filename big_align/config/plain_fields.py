@@ -3,6 +3,7 @@
 import jax
 
 from big_align.config.config_files import FIELDS
+from big_align.config.stages import FIRST
 from big_align.core.errors import ConfigError, DevicesMismatch, check_known, suggest
 from big_align.core.nodes import Node
 from big_align.parallel.batches import explain_division
@@ -25,7 +26,7 @@ def check_fields(config: Node, training: bool) -> None:
                 f"config.{field} is unknown{suggest(field, FIELDS)}; known: "
                 f"{', '.join(sorted(FIELDS))}"
             )
-    for field in sorted(FIELDS - {"first"} - set(config)):
+    for field in sorted(FIELDS - {FIRST} - set(config)):
         raise ConfigError(f"config.{field} is missing; configs/common.py has all of them")
     check_values(config)
     if training:

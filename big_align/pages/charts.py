@@ -1,8 +1,11 @@
 """Curves over the steps of a run, and other drawings, as shapes that `parts.html` writes."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from big_align.pages.rendering import format_number
 
@@ -20,6 +23,8 @@ WIDTH, HEIGHT = 360, 170
 """Size of a chart; no drawing is wider, so that its labels can be read on a phone."""
 LEFT, RIGHT, TOP, BOTTOM = 52, 354, 10, 146
 """The edges of the plotting area of a chart, in pixels."""
+LETTER = 5.5
+"""About the width of a digit of a label."""
 LARGEST = 1e300
 """Numbers beyond this are drawn like infinity: their sums and differences may be infinite."""
 SMALLEST = 1e-300
@@ -64,10 +69,13 @@ def draw_path(tag: str, corners: Iterable[tuple[Place, Place]], **fields: Any) -
     return Shape(tag, {"points": points, **named})
 
 
-def draw_chart(title: str, curves: Mapping[str, Series]) -> Drawing | None:
+def draw_chart(
+    title: str, curves: Mapping[str, Series], marks: Sequence[int] = ()
+) -> Drawing | None:
     """Draws curves over the steps, colored in order; returns None if there is nothing to draw.
 
-    Values that are not finite are left out.
+    Values that are not finite are left out. After each of the steps in `marks` another stage
+    begins: a vertical line is there, and a short stage is drawn wider than it is.
     """
     thin = {name: _thin(values) for name, values in curves.items()}
     everything = [point for points in thin.values() for point in points]
@@ -77,8 +85,12 @@ def draw_chart(title: str, curves: Mapping[str, Series]) -> Drawing | None:
     first, last = min(steps), max(steps)
     ticks = choose_ticks(min(values), max(values))
 
-    def across(step: int) -> float:
-        part = (step - first) / (last - first) if last > first else 0.5
+    inner = [mark + 0.5 for mark in marks if first <= mark < last]
+    edges = [first, *inner, last]
+    places = _share_width(edges)
+
+    def across(step: Place) -> float:
+        part = float(np.interp(step, edges, places)) if last > first else 0.5
         return round(LEFT + 6 + (RIGHT - LEFT - 12) * part, 1)
 
     def down(value: float) -> float:
@@ -88,6 +100,14 @@ def draw_chart(title: str, curves: Mapping[str, Series]) -> Drawing | None:
     for tick in ticks:
         y, label = down(tick), format_tick(tick, ticks[1] - ticks[0])
         shapes += [draw_line(LEFT, y, RIGHT, y), write_text(LEFT - 6, y + 4, label, "end")]
+    free = RIGHT - LETTER * len(f"{last:,}")
+    for mark in reversed(inner):
+        shapes.append(draw_line(x := across(mark), TOP, x, BOTTOM))
+        label = f"{math.floor(mark):,}"
+        half = LETTER * (len(label) + 1) / 2
+        if LEFT + LETTER * len(f"step {first:,}") < x - half and x + half < free:
+            shapes.append(write_text(x, BOTTOM + 18, label))
+            free = x - half
     shapes.append(write_text(LEFT, BOTTOM + 18, f"step {first:,}", "start"))
     if last > first:
         shapes.append(write_text(RIGHT, BOTTOM + 18, f"{last:,}", "end"))
@@ -102,6 +122,14 @@ def draw_chart(title: str, curves: Mapping[str, Series]) -> Drawing | None:
                 shapes.append(Shape("circle", {"cx": x, "cy": y, "r": 2.5, "fill": color}, told))
     named = [(name, n % COLORS) for n, (name, points) in enumerate(thin.items()) if points]
     return Drawing(title, WIDTH, HEIGHT, shapes, named if len(thin) > 1 else ())
+
+
+def _share_width(edges: Sequence[Place]) -> list[float]:
+    """Returns where the edges of parts lie between 0 and 1: each has a third of its fair share."""
+    widths = [b - a for a, b in itertools.pairwise(edges)]
+    least = sum(widths) / (3 * len(widths))
+    ends = list(itertools.accumulate((max(width, least) for width in widths), initial=0.0))
+    return [end / (ends[-1] or 1.0) for end in ends]
 
 
 def _thin(values: Series) -> Series:

@@ -44,8 +44,6 @@ from big_align.training.logs.evaluations import read_evaluations
 from big_align.training.row_tables import RowOptimizer
 from big_align.training.saving.checkpoint import Checkpointer
 
-FIRST = "first"  # folder of a workdir that holds the first run
-
 
 def build_mesh(config: Node) -> Mesh:
     """Builds the device mesh."""

@@ -26,8 +26,8 @@ from big_align.objectives.parts.encoders import FEATURES
 from big_align.parallel.distributed import agreement
 from big_align.parallel.meshes import make_mesh, replicated
 from big_align.runs import build, dataset
-from big_align.runs.embed_captions import embed_captions
-from big_align.runs.embed_source import SourceEncoder, digest_weights, embed_source
+from big_align.runs.embedding.embed_captions import embed_captions
+from big_align.runs.embedding.embed_source import SourceEncoder, digest_weights, embed_source
 from big_align.runs.initial_weights import check_frozen, read_initial_weights
 from big_align.training.state import describe_state
 

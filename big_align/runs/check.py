@@ -14,7 +14,14 @@ from big_align.config.components.signatures import advise, check_arguments, look
 from big_align.config.components.transforms import check_repeatable, shape_of_image
 from big_align.config.places import source_fields
 from big_align.config.plain_fields import check_fields
-from big_align.core.errors import ConfigError, checking_values, naming_field, suggest
+from big_align.config.stages import FIRST, KEPT, naming_stage
+from big_align.core.errors import (
+    ConfigError,
+    check_known,
+    checking_values,
+    naming_field,
+    suggest,
+)
 from big_align.core.nodes import Node
 from big_align.core.types import ModelState, Objective, Params
 from big_align.data.loading.broken import check_fraction
@@ -76,18 +83,42 @@ def check_config(config: Node, training: bool = True, workdir: str | None = None
 
 
 def check_first(config: Node, workdir: str | None = None) -> None:
-    """Checks the first run of a run, if there is one, in the run's workdir, if it has one yet."""
-    if not (first := config.get("first")):
+    """Checks the stage before a run, if there is one, in the run's workdir, if it has one yet."""
+    first, kept = config.get(FIRST), config["init"].get("optimizer")
+    if kept:
+        check_known("config.init.optimizer", kept, (KEPT,))
+        _check_kept(config, first)
+    if not first:
         return
     if path := config["init"].get("all"):
         raise ConfigError(
             f"config.init.all = {path!r} is not used beside config.first, whose weights start this "
             "run; write --config.first.init.all=... or --config.first={}"
         )
-    try:
-        check_config(first, workdir=workdir and os.path.join(workdir, build.FIRST))
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("config.", "config.first.", 1)) from error
+    with naming_stage():
+        check_config(first, workdir=workdir and os.path.join(workdir, FIRST))
+
+
+def _check_kept(config: Node, first: Node | None) -> None:
+    """Checks that an optimizer can go on with the state of that of the stage before."""
+    if not first:
+        raise ConfigError(
+            "config.init.optimizer = 'kept' is the state that the run before has left, and there "
+            "is no config.first; write --config.init.optimizer=None"
+        )
+    for part in TOWERS:
+        if path := config["init"].get(part):
+            raise ConfigError(
+                f"config.init.{part} = {path!r} has other weights than those whose moments "
+                f"config.init.optimizer = 'kept' takes; write --config.init.optimizer=None"
+            )
+    names = [each["optimizer"].get("name") for each in (first, config)]
+    if len({name == "sgd" for name in names}) > 1:
+        raise ConfigError(
+            f"config.init.optimizer = 'kept', but config.first.optimizer.name = {names[0]!r} has "
+            f"other moments than config.optimizer.name = {names[1]!r}; write "
+            f"--config.first.optimizer.name={names[1]} or --config.init.optimizer=None"
+        )
 
 
 def _check_precision(config: Node, frozen: Collection[str], params: Params) -> None:
@@ -295,6 +326,11 @@ def check_precomputed(config: Node, objective: Objective) -> None:
     start = config["init"].get("centers")
     if start and (Path(start) / INDEX).exists():  # a run that continues needs it no more
         folders["config.init.centers"] = Path(start)
+    for part in dataset.read_parts(config[FIRST]).values() if config.get(FIRST) else ():
+        path = part.precomputed.get("clusters")
+        if path and folders and not start and (Path(path) / INDEX).exists():  # its centers go on
+            place = f"config.{FIRST}.{part.where.removeprefix('config.')}.precomputed.clusters"
+            folders[place] = Path(path)
     # The mean cosines of all its iterations tell a clustering from any other.
     found = {field: read_index(path, ()).get("objective") for field, path in folders.items()}
     for field, objectives in found.items():

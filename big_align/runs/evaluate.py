@@ -31,7 +31,7 @@ from big_align.pages.run_report.report import refresh_report
 from big_align.parallel.devices.compilation import use_cache
 from big_align.parallel.distributed import agreement
 from big_align.runs import build, check
-from big_align.runs.initial_weights import read_initial_weights, settle
+from big_align.runs.initial_weights import OPTIMIZER, list_fresh, read_initial_weights, settle
 from big_align.runs.restore import load_weights
 from big_align.training.logs.directions import FIELD, collect_said
 from big_align.training.logs.evaluations import EVALUATION, FILE, EvaluationLog
@@ -135,7 +135,7 @@ def load_initial_weights(config: Any, tokenizer: Any) -> tuple[Objective, Mesh, 
     weights, report = read_initial_weights(
         described.weight_shapes, config.init, getattr(objective, "model", None), tokenizer
     )
-    fresh = sorted(described.weight_shapes.keys() - weights.keys())
+    fresh = list_fresh(described.weight_shapes, weights)
     if fresh:
         raise WeightsMismatch(
             f"the workdir has no checkpoint, and config.init leaves {len(fresh)} arrays of the "
@@ -164,7 +164,8 @@ def load_embedder(
     try:
         objective, mesh, weights, step = load_weights(config, workdir, tokenizer, step)
     except MissingCheckpoint:
-        if step is not None or not any(config.init.values()):
+        named = any(path for part, path in config.init.items() if part != OPTIMIZER)
+        if step is not None or not named:
             raise
         objective, mesh, weights, step = load_initial_weights(config, tokenizer)
     embedder = Embedder(objective, mesh, config.evaluate_batch_size)

@@ -15,6 +15,7 @@ from big_align.config.components.from_init import FROM_INIT
 from big_align.config.defaults import complete_config
 from big_align.config.kept_files import replace_missing
 from big_align.config.places import find_node
+from big_align.config.stages import FIRST, KEPT, keeps_optimizer
 from big_align.core.errors import (
     ConfigError,
     MissingInput,
@@ -33,6 +34,7 @@ from big_align.parallel.distributed import agreement
 from big_align.runs import build, dataset, restore, workdir
 from big_align.runs.own_vocabulary import take_vocabulary
 from big_align.runs.program import Program
+from big_align.runs.stage_before import continue_stage
 from big_align.training.row_tables import Table, place_centers
 from big_align.training.saving.step_folders import find_folder, has_steps
 from big_align.training.state import TrainState, replace_weights
@@ -55,16 +57,19 @@ Flat = dict[str, np.ndarray]
 INIT = ("all", "image", "text")
 """Parts of a model that may start from earlier weights; so may the objective's tables, by name."""
 TEMPERATURE = "temperature"  # what an objective divides cosines by, as named in `config.init`
+OPTIMIZER = "optimizer"  # the one of `config.init` that names no weights
 CLASSIFIER = "classifier"  # the layer from features to classes, in parameters and `config.init`
 
 
 def check_init(node: Node, objective: Objective, needed: bool) -> None:
     """Checks that initial weights and rows of tables are known and, if needed, exist."""
     if needed:
-        check_installed(path for path in node.values() if path)
+        check_installed(path for part, path in node.items() if path and part != OPTIMIZER)
     own = (CLASSIFIER,) if hasattr(objective, CLASSIFIER) else ()
     known = *INIT, *own, TEMPERATURE, *objective.table_sizes
     for part, path in node.items():
+        if part == OPTIMIZER:
+            continue
         where = f"config.init.{part}"
         if path and part not in known:
             raise ConfigError(
@@ -100,8 +105,8 @@ def fix_names(config: ConfigDict, folder: str) -> ConfigDict:
     """
     config = copy.deepcopy(config)
     with config.unlocked():
-        if first := config.get("first"):
-            config.first = fix_names(first, os.path.join(folder, build.FIRST))
+        if first := config.get(FIRST):
+            config.first = fix_names(first, os.path.join(folder, FIRST))
         given = {part: config.init.get(part) for part in (*INIT, TEMPERATURE)}
         if given := {part: path for part, path in given.items() if path}:
             fixed = agreement.attempt("repositories", _fix, given, config, folder)
@@ -140,9 +145,9 @@ def take_settings(config: ConfigDict, folder: str | None = None) -> ConfigDict:
     has all of them in its workdir. The config itself stays as it is.
     """
     config = copy.deepcopy(config)
-    if first := config.get("first"):
+    if first := config.get(FIRST):
         with config.unlocked():
-            config.first = take_settings(first, folder and os.path.join(folder, build.FIRST))
+            config.first = take_settings(first, folder and os.path.join(folder, FIRST))
     parts = [part for part in TOWERS if (config.model.get(part) or {}).get("name") == FROM_INIT]
     tokenized = config.tokenizer.get("name") == FROM_INIT
     prepared = [place for place in _list_transforms(config) if _of_init(config, place)]
@@ -187,7 +192,7 @@ def _find_settings(
     same = former is not None and former.init.to_dict() == config.init.to_dict()
     if same and folder:
         replace_missing(folder, former)  # what the cache of a hub held may be gone
-    if known := former if same else config.get("first"):
+    if known := former if same else config.get(FIRST):
         seen = {find_node(known, place).transform for place in prepared if find_node(known, place)}
         operations = {"transform": next(iter(seen))} if len(seen) == 1 else {}
         settings = {**known.model.to_dict(), "tokenizer": known.tokenizer, **operations}
@@ -214,11 +219,15 @@ def create_state(config: Node, program: Program, tokenizer: Any) -> TrainState:
     check_frozen(build.find_frozen(config, program.objective), shapes, weights)
     own, more = read_initial_parameters(config, program.state.params)
     agreement.check_weights("objective's parameters", own)
-    if (report or more) and jax.process_index() == 0:
-        print("\n".join(report + more))
     state = replace_weights(program.create(), weights | own)
     sizes = program.objective.table_sizes
-    return state.replace(tables=start_tables(config["init"], state.tables, sizes))
+    state = state.replace(tables=start_tables(config["init"], state.tables, sizes))
+    if config.get(FIRST):
+        state, last = continue_stage(config, program, state, own)
+        more += last
+    if (report or more) and jax.process_index() == 0:
+        print("\n".join(report + more))
+    return state
 
 
 def read_initial_weights(
@@ -230,19 +239,21 @@ def read_initial_weights(
     """Reads the arrays that a model takes over from other models, by path within a dual encoder.
 
     A tower may come from a tower or from a dual encoder; of "all", "image" and "text", the narrower
-    one wins. Tables of positions are made to fit the model's; arrays that the source lacks keep
-    their fresh values. A WeightsMismatch lists all that does not fit.
+    one wins. Tables of positions are made to fit the model's, and have fewer rows where the others
+    are to be fresh; arrays that the source lacks keep their fresh values. A WeightsMismatch lists
+    all that does not fit.
 
     Also returns a report: for each source, which arrays were taken, made to fit or left fresh,
     which settings differ from those of the model and its tokenizer, if these are given, and how its
     inputs were made.
     """
     taken, read, report, faults = {}, {}, [], []
+    raw = sources.get(OPTIMIZER) == KEPT  # moments are those of the weights that were trained
     for part in INIT:
         path = sources.get(part)
         if not path:
             continue
-        source = workdir.read_pretrained(path)
+        source = workdir.read_pretrained(path, averaged=part != "all" or not raw)
         found = place_arrays(source, part, path)
         wanted = [name for name in fresh if belongs(name, part)]
         fitting = [name for name in wanted if name in found]
@@ -293,11 +304,11 @@ def _read_classifier(config: Node, params: Params) -> tuple[Flat, list[str]]:
     """Reads the classifier; after a first run, it is that run's, if both have one."""
     init, where = config["init"], "config.init.classifier"
     named = init.get(CLASSIFIER)
-    path = named or (init.get("all") if config.get("first") else None)
+    path = named or (init.get("all") if config.get(FIRST) else None)
     if not path or CLASSIFIER not in params:
         return {}, []
-    is_run = workdir.recognize_workdir(Path(path))
-    read = workdir.TrainedRun(Path(path)).read_classifier() if is_run else None
+    is_run, averaged = workdir.recognize_workdir(Path(path)), named or not keeps_optimizer(config)
+    read = workdir.TrainedRun(Path(path)).read_classifier(bool(averaged)) if is_run else None
     if read is None:
         if not named:
             return {}, []
@@ -334,11 +345,20 @@ def _read_temperature(init: Node, params: Params) -> tuple[Flat, list[str]]:
     return taken, [report]
 
 
-def check_frozen(frozen: Collection[str], fresh: Collection[str], taken: Collection[str]) -> None:
+def list_fresh(shapes: Mapping[str, tuple[int, ...]], taken: Mapping[str, np.ndarray]) -> list[str]:
+    """Returns the arrays that earlier weights leave fresh, all of them or rows at their end."""
+    return sorted(k for k, shape in shapes.items() if k not in taken or taken[k].shape != shape)
+
+
+def check_frozen(
+    frozen: Collection[str],
+    shapes: Mapping[str, tuple[int, ...]],
+    taken: Mapping[str, np.ndarray],
+) -> None:
     """Checks that parameters that are not trained, by their paths, come from earlier weights."""
+    fresh = list_fresh(shapes, taken)
     for path in frozen:
-        below = [name for name in fresh if fits(("model", *name.split("/")[1:]), split_path(path))]
-        if left := sorted(set(below) - set(taken)):
+        if left := [x for x in fresh if fits(("model", *x.split("/")[1:]), split_path(path))]:
             raise WeightsMismatch(
                 f"{path} is not trained, but config.init gives no weights to {len(left)} of its "
                 f"arrays, {left[0]} the first: they would stay as they are drawn. Name a model "
@@ -352,7 +372,7 @@ def start_tables(
     """Returns the tables of a fresh run, with initial rows where `config.init` names some."""
     started = dict(tables)
     for name, path in folders.items():
-        if name in (*INIT, CLASSIFIER, TEMPERATURE) or not path:
+        if name in (*INIT, CLASSIFIER, TEMPERATURE, OPTIMIZER) or not path:
             continue
         if name not in tables:
             raise ConfigError(f"config.init.{name}: the objective has no table of {name}")

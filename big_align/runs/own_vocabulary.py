@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from big_align.config import kept_files
+from big_align.config.stages import list_stages
 from big_align.core.errors import UserError
 from big_align.core.nodes import Node
 from big_align.core.progress import make_bar
@@ -51,14 +52,13 @@ def take_vocabulary(config: Any, folder: str | None = None) -> Any:
     Raises:
       UserError: the data have no texts.
     """
-    runs = [run for run in (config, config.get("first")) if run]
-    if not any(run["tokenizer"].get("vocabulary") == FROM_DATA for run in runs):
+    if not any(run["tokenizer"].get("vocabulary") == FROM_DATA for run in list_stages(config)):
         return config
     path = kept_files.name_vocabulary(folder or _temporary_folder().name)
     agreement.attempt("vocabulary", _learn, config, path)
     size = len(tokenizers.list_wordpieces(str(path)))
     config = copy.deepcopy(config)
-    for run in (run for run in (config, config.get("first")) if run):
+    for run in list_stages(config):
         if run["tokenizer"].get("vocabulary") == FROM_DATA:
             run["tokenizer"]["vocabulary"] = str(path)
             if "vocab_size" in (run["model"].get("text") or {}):

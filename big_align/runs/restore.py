@@ -39,6 +39,7 @@ from big_align.training.saving.step_folders import find_folder, list_steps, read
 from big_align.training.state import describe_state
 
 SIZES = "sizes"  # what the sizes of the training data are called in the record of a checkpoint
+SKIPPED = "skipped_batches"  # and the batches of the data that the stages before have used
 
 
 def check_not_begun(workdir: str, folder: epath.Path) -> None:
@@ -98,22 +99,24 @@ def check_continued(
 
 
 def load_weights(
-    config: Any, workdir: str, tokenizer: Any, step: Which = None
+    config: Any, workdir: str, tokenizer: Any, step: Which = None, averaged: bool = True
 ) -> tuple[Objective, Mesh, dict, int]:
     """Loads the weights to evaluate from a checkpoint of a workdir.
 
     The step is a number or "best"; None is the newest. The tokenizer has to be the one used in
-    training. Returns the objective, the mesh, `params` and `model_state` (their averages if they
-    are kept), and the step of the checkpoint.
+    training. Returns the objective, the mesh, `params` and `model_state` (if `averaged` their
+    averages, where they are kept), and the step of the checkpoint.
 
     Raises:
       CheckpointMismatch: the checkpoint belongs to another model or tokenizer.
       MissingCheckpoint: there is no checkpoint, none of this step, or no best one.
     """
-    names = ("params", "model_state") if config.average_decay is None else ("average",)
+    averaged &= config.average_decay is not None
+    names = ("average",) if averaged else ("params", "model_state")
     record = {"tokenizer": tokenizer.fingerprint}
     with named_tokenizers(workdir, config, tokenizer):
-        objective, mesh, restored, step = _load(config, workdir, tokenizer, names, record, step)
+        loaded = load_fields(config, workdir, tokenizer, names, record, step)
+    objective, mesh, restored, step = loaded
     params, model_state = restored.get("average") or (restored[name] for name in names)
     return objective, mesh, {"params": params, "model_state": model_state}, step
 
@@ -126,7 +129,7 @@ def load_table(
     The errors are those of `load_weights`, and a UserError if the objective has no such table.
     """
     tokenizer = build.build_tokenizer(config)
-    objective, _, restored, _ = _load(config, workdir, tokenizer, ("tables",), {}, step)
+    objective, _, restored, _ = load_fields(config, workdir, tokenizer, ("tables",), step=step)
     if name not in restored["tables"]:
         raise UserError(
             f"{workdir}: the objective {config.objective.name!r} has no table of {name}"
@@ -134,20 +137,20 @@ def load_table(
     return np.asarray(restored["tables"][name].values)[: objective.table_sizes[name]]
 
 
-def _load(
+def load_fields(
     config: Any,
     workdir: str,
     tokenizer: Any,
     fields: Sequence[str],
-    record: Mapping[str, Any],
-    step: Which,
+    record: Mapping[str, Any] | None = None,
+    step: Which = None,
 ) -> tuple[Objective, Mesh, dict[str, Any], int]:
     """Restores fields of the state of a checkpoint whose record agrees; as `load_weights`."""
     mesh = build.build_mesh(config)
     objective = build.build_objective(config, mesh, tokenizer)
     described, _ = describe_state(
         objective,
-        build.build_optimizer(config)[0],
+        build.build_optimizer(config, build.find_frozen(config, objective))[0],
         build.example_batch(config, tokenizer),
         mesh,
         averaged=config.average_decay is not None,
@@ -155,7 +158,7 @@ def _load(
     )
     wanted = {name: getattr(described, name) for name in fields}
     with contextlib.closing(build.build_checkpointer(config, workdir, read_only=True)) as saved:
-        restored = saved.restore(wanted, record, step)
+        restored = saved.restore(wanted, dict(record or {}), step)
         step = saved.find(step)
     if restored is None:
         raise MissingCheckpoint(f"no complete checkpoint in {workdir}: train with it first")

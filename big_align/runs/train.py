@@ -1,7 +1,8 @@
 """Training: build, restore, loop, evaluate, save. Nothing here is specific to an objective.
 
-A run may have a first run, `config.first`, whose weights it starts from. That run is in
-WORKDIR/first, and the same command continues whichever of the two is unfinished.
+A run may be the last of several stages: `config.first` is the config of the one before it, whose
+weights it starts from. That stage is in WORKDIR/first, and may have a `first` itself. The same
+command continues whichever is unfinished.
 """
 
 import contextlib
@@ -21,6 +22,12 @@ from big_align.config.components.signatures import make
 from big_align.config.components.tables import TOWERS
 from big_align.config.kept_files import keep_files
 from big_align.config.overrides import read_given
+from big_align.config.stages import (
+    FIRST,
+    count_batches_before,
+    list_stages,
+    naming_stage,
+)
 from big_align.core import whole_files
 from big_align.core.errors import Rewound, Stopped
 from big_align.core.nodes import Node
@@ -38,7 +45,6 @@ from big_align.parallel.batches import place_batch, process_rows
 from big_align.parallel.devices.compilation import use_cache
 from big_align.parallel.distributed import agreement
 from big_align.runs import build, check, dataset, restore
-from big_align.runs.build import FIRST
 from big_align.runs.cached_features import FOLDER as FEATURES
 from big_align.runs.cached_features import cache_features
 from big_align.runs.evaluate import describe_evaluators, evaluate_all
@@ -137,20 +143,27 @@ def _parts(params: Any) -> dict[str, Any]:
     return parts
 
 
-def _train_first(config: Any, workdir: str) -> Any:
-    """Trains the first run of a run to its end, unless the run itself has begun.
+def _train_first(config: Any, workdir: str, stages: int) -> Any:
+    """Trains the stage before a run to its end, unless the run itself has begun.
 
     Both share a cache of features. Returns the config of the run, which starts from its weights.
     """
-    config = copy.deepcopy(config)
+    given, config = config, copy.deepcopy(config)
     folder, first = os.path.join(workdir, FIRST), config.first
     with config.unlocked():
         config.init.all = folder
         features = config.cached_features.folder or os.path.join(workdir, FEATURES)
         first.cached_features.folder = first.cached_features.folder or features
     if not agreement.share("begun", build.has_begun(config, workdir)):
-        with own(folder, *filter(None, [first.checkpoint.folder])):
-            _run(first, folder)  # if it is finished, this looks for what an interruption left out
+        if jax.process_index() == 0:  # so that the workdir alone says what is to come
+            print("".join(f"{line}\n" for line in restore.keep_config(workdir, given, 0)), end="")
+        try:
+            with own(folder, *filter(None, [first.checkpoint.folder])), naming_stage():
+                # If it is finished, this looks for what an interruption left out.
+                _run(first, folder, stages)
+        except BaseException:
+            report.refresh_report(workdir)  # which has all stages
+            raise
     return config
 
 
@@ -197,25 +210,28 @@ def run(
     folder, features = config.checkpoint.folder, config.cached_features
     # Every process writes its part of a checkpoint, and reads what the first run has left.
     shared = [folder or workdir]
-    if config.get("first") or (features.towers and not features.folder):
+    if config.get(FIRST) or (features.towers and not features.folder):
         shared.append(workdir)
     with own(workdir, *filter(None, [folder]), shared=shared):
-        return _run(config, workdir, profile, command)
+        return _run(config, workdir, len(list_stages(config)), profile, command)
 
 
 def _run(
     config: Any,
     workdir: str,
+    stages: int,
     profile: tuple[int, int] | None = None,
     command: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """Trains as a checked config says, and starts again whenever the run decides to go back.
+    """Trains one of several stages as a checked config says, after those before it.
+
+    It starts again whenever the run decides to go back.
 
     Going back is the same as continuing, so another process that continues finds the same state.
     """
     while True:
         try:
-            return _run_on(config, workdir, profile, command)
+            return _run_on(config, workdir, stages, profile, command)
         except Rewound as decision:
             if jax.process_index() == 0:
                 print(decision)
@@ -223,14 +239,20 @@ def _run(
 
 
 def _run_on(
-    config: Any, workdir: str, profile: tuple[int, int] | None, command: Mapping[str, Any] | None
+    config: Any,
+    workdir: str,
+    stages: int,
+    profile: tuple[int, int] | None,
+    command: Mapping[str, Any] | None,
 ) -> dict[str, float]:
-    """Trains from the newest checkpoint on, after the first run, if there is one."""
+    """Trains from the newest checkpoint on, after the stages before."""
     given = config  # that of the run; `config` starts from a first run, and `fed` reads features
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
-        if config.get("first"):
-            config = _train_first(config, workdir)
+        if config.get(FIRST):
+            config = _train_first(config, workdir, stages)
+        if stages > 1 and jax.process_index() == 0:
+            print(f"stage {len(list_stages(config))} of {stages}")
         clock = Clock()
         with signals.interrupting(PREPARING):
             fed = cache_features(config, workdir)
@@ -240,6 +262,8 @@ def _run_on(
         agreement.check_data(loader.shards)
         # A restored state agrees with the record of what is built; sizes are compared after it.
         record = {**built.record, restore.SIZES: dict(loader.sizes)}
+        # An iterator that is saved cannot begin elsewhere than at its beginning.
+        record[restore.SKIPPED] = 0 if loader.saved else count_batches_before(config)
         # Errors in the data are reported before a workdir is created.
         local = loader.batch(0)
         examples, first_batch = take_first(local), place_batch(local, built.mesh)
@@ -255,9 +279,11 @@ def _run_on(
         program = build_program(config, built.mesh, built.objective, example)
         state = _restore_or_create(config, workdir, built, program, checkpointer, loader, clock)
         facts = {"examples": _count_examples(loader, built.evaluators), **(command or {})}
+        sizes = example["image"].shape[-3:-1], example["text"].shape[-1]
+        facts["inputs"] = dict(zip(("image", "text"), sizes, strict=True))
         facts["formats"] = _tell_formats(config, built.tokenizer, state, workdir)
         _leave_description(workdir, given, state, facts)
-        health = _build_health(config, workdir, state, built, loader, checkpointer)
+        health = _build_health(config, workdir, state, built, loader, checkpointer, record)
         profiler = Profiler(workdir, profile, int(state.step), config.total_steps)
         stack.callback(profiler.close)
         shown = {"first batch": lambda: show_batch(examples, built.tokenizer), **_show_data(config)}
@@ -345,14 +371,21 @@ def _build_health(
     built: _Built,
     loader: TrainingData,
     checkpointer: Checkpointer,
+    record: dict[str, Any],
 ) -> Health:
+    """Returns what watches the run; a run that continues goes on with its own order of examples."""
+    step, saved = int(state.step), {}
+    if step:
+        saved = read_record(checkpointer.folder / str(step)) or {}
+        record[restore.SKIPPED] = saved.get(restore.SKIPPED, 0)
     return Health(
         workdir,
-        int(state.step),
+        step,
         rewinds=config.on_divergence == REWIND,
         list_examples=loader.list_examples,
         last_good=lambda: checkpointer.latest_step,
-        saved=(read_record(checkpointer.folder / str(int(state.step))) or {}).get(HEALTH),
+        saved=saved.get(HEALTH),
+        skipped=record[restore.SKIPPED],
         watched=getattr(built.objective, "watched", {}),
     )
 

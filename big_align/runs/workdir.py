@@ -1,10 +1,11 @@
 """What a workdir holds after training: a model, its config and its class centers."""
 
 import contextlib
+import copy
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from big_align.config.components.transforms import check_repeatable
 from big_align.config.config_files import CONFIG_JSON, read_config
 from big_align.config.kept_files import check_vocabulary, use_kept_files
 from big_align.core.errors import ConfigError, MissingCheckpoint, MissingFile, UserError
+from big_align.core.nodes import Node
 from big_align.core.types import ModelState, Objective, Params
 from big_align.data.labels.classes import ClassList
 from big_align.runs import build, dataset, restore
@@ -36,20 +38,20 @@ BIAS = "bias"  # what an objective that decides about each pair adds to scaled c
 
 
 def read_pretrained(
-    path: str | os.PathLike, tokenizer: Mapping[str, Any] | None = None
+    path: str | os.PathLike, tokenizer: Mapping[str, Any] | None = None, averaged: bool = True
 ) -> Pretrained:
     """Loads any model: one that a run has trained, or one that `weights.read` reads.
 
     The path is a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
     `WORKDIR/checkpoints/best`, or what `weights.read` takes. A tokenizer, as in `config.tokenizer`,
-    takes the place of the model's own.
+    takes the place of the model's own. Of a run, the weights are `averaged` if it keeps averages.
     """
     if not isinstance(tokenizer, Mapping | None):
         raise UserError(f"tokenizer={tokenizer!r} is no mapping of settings, as in {{'name': ...}}")
     found = pathlib.Path(path).expanduser()
     if recognize_workdir(found):
         with api.explained(found):
-            return TrainedRun(found, tokenizer).read_model()
+            return TrainedRun(found, tokenizer).read_model(averaged)
     if parse_name(path) is None:
         if near := _explain_near(os.fspath(path), found):
             raise UserError(f"{path} {near}")
@@ -124,10 +126,19 @@ class TrainedRun:
     def _folder_of(self, step: int) -> epath.Path:
         return find_folder(str(self.folder), self.config.checkpoint.get("folder")) / str(step)
 
-    def read_model(self) -> Pretrained:
-        """Reads the model: the averaged parameters, if they are kept."""
+    def load_state(self, fields: Sequence[str], mesh: Node) -> tuple[Objective, Mapping[str, Any]]:
+        """Restores fields of the training state onto a mesh, as in `config.mesh`."""
+        config = copy.deepcopy(self.config)
+        config.mesh = mesh
+        made = build.build_tokenizer(config)
+        loaded = restore.load_fields(config, str(self.folder), made, fields, step=self.step)
+        return loaded[0], loaded[2]
+
+    def read_model(self, averaged: bool = True) -> Pretrained:
+        """Reads the model; with `averaged` its averaged parameters, if they are kept."""
         config, made = self.config, build.build_tokenizer(self.config)
-        objective, _, found, step = restore.load_weights(config, str(self.folder), made, self.step)
+        given = config, str(self.folder), made, self.step, averaged
+        objective, _, found, step = restore.load_weights(*given)
         params, scale = found["params"], objective.scale(found["params"])
         model = _assemble(config, made, params, found["model_state"], self.folder)
         return dataclasses.replace(
@@ -156,10 +167,13 @@ class TrainedRun:
         """Reads the class centers; raises the errors of `restore.load_table`."""
         return restore.load_table(self.config, str(self.folder), "centers", self.step)
 
-    def read_classifier(self) -> tuple[dict[str, np.ndarray], ClassList | None] | None:
+    def read_classifier(
+        self, averaged: bool = True
+    ) -> tuple[dict[str, np.ndarray], ClassList | None] | None:
         """Reads the objective's classifier, if it has one: its arrays by path, and its classes."""
         made = build.build_tokenizer(self.config)
-        _, _, found, _ = restore.load_weights(self.config, str(self.folder), made, self.step)
+        given = self.config, str(self.folder), made, self.step, averaged
+        _, _, found, _ = restore.load_weights(*given)
         if "classifier" not in found["params"]:
             return None
         flat = traverse_util.flatten_dict({"classifier": found["params"]["classifier"]}, sep="/")

@@ -126,7 +126,8 @@ def _check(options: argparse.Namespace) -> None:
 def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str) -> None:
     from big_align.config.components.source_flags import open_source
     from big_align.parallel.distributed import agreement
-    from big_align.runs import embed_source, workdir
+    from big_align.runs import workdir
+    from big_align.runs.embedding import embed_source
     from big_align.weights.hub.download import fix_revision
 
     source, node = open_source(options.source, options.source_name, options.source_argument)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct, traverse_util
 from jax.sharding import Mesh
+from jaxtyping import Array
 
 from big_align.core.types import ModelState, Objective, Params
 from big_align.parallel.logical_axes import state_shardings
@@ -50,13 +51,15 @@ def replace_weights(state: TrainState, weights: Mapping[str, Any]) -> TrainState
     """Returns a fresh state that starts from given weights; every leaf keeps its placement.
 
     Their paths are "params/..." and "batch_stats/..." of the model, and those of the objective's
-    own parameters, such as "classifier/...".
+    own parameters, such as "classifier/...". Of an array with fewer rows, the others stay fresh.
     """
 
     def replace(path: str, leaf: Any) -> Any:
         if path not in weights:
             return leaf
         array = weights[path]
+        if array.shape != leaf.shape:
+            return _set_rows(leaf, array)
         return jax.make_array_from_callback(
             leaf.shape, leaf.sharding, lambda index: array[index].astype(leaf.dtype)
         )
@@ -71,6 +74,12 @@ def replace_weights(state: TrainState, weights: Mapping[str, Any]) -> TrainState
     model_state = replace_tree(state.model_state)
     average = None if state.average is None else jax.tree.map(jnp.copy, (params, model_state))
     return dataclasses.replace(state, params=params, model_state=model_state, average=average)
+
+
+def _set_rows(leaf: Array, rows: Any) -> Array:
+    """Replaces the first rows of an array, where it is."""
+    put = jax.jit(lambda leaf, x: leaf.at[: len(x)].set(x), out_shardings=leaf.sharding)
+    return put(leaf, rows.astype(leaf.dtype))
 
 
 def describe_state(

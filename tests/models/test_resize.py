@@ -5,7 +5,6 @@ import pytest
 
 from big_align.models.parts.resize import (
     find_window,
-    fit_text_positions,
     resize_grid,
     resize_relative_bias,
 )
@@ -33,18 +32,12 @@ def test_numbers_of_torch():
     expected = [[0.2104, 0.0550], [0.0550, 0.0144]]
     np.testing.assert_allclose(resize_square(spike, 2), expected, atol=1e-4)
 
-    # The same with mode="linear".
-    row = np.float32([[0], [1], [4], [9]])
-    expected = np.float32([[0], [0.5], [1.5], [3.5], [6.5], [9]])
-    np.testing.assert_allclose(fit_text_positions(row, 6), expected, atol=1e-6)
-
 
 def test_same_size_is_the_same_table():
     table = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
     grid = table[:9].reshape(3, 3, 3)
     np.testing.assert_array_equal(resize_grid(grid, (3, 3)), grid)
     np.testing.assert_array_equal(resize_relative_bias(table[:9], 2), table[:9])
-    np.testing.assert_array_equal(fit_text_positions(table, 10), table)
 
 
 @pytest.mark.parametrize("new", [(5, 9), (2, 3), (3, 8)])
@@ -54,8 +47,6 @@ def test_constants_stay(new):
     np.testing.assert_allclose(resized, np.tile(constant, (*new, 1)), rtol=1e-6)
     bias = resize_relative_bias(np.tile(constant, (49, 1)), 7)
     np.testing.assert_allclose(bias, np.tile(constant, (169, 1)), rtol=1e-6)
-    text = fit_text_positions(np.tile(constant, (4, 1)), 7)
-    np.testing.assert_allclose(text, np.tile(constant, (7, 1)), rtol=1e-6)
 
 
 def test_ramps_stay_ramps_away_from_the_edges():
@@ -66,9 +57,6 @@ def test_ramps_stay_ramps_away_from_the_edges():
     np.testing.assert_allclose(resized[4:-4, 4:-4], expected[4:-4, 4:-4], rtol=1e-5)
     assert np.abs(resized - expected).max() < 4
 
-    text = fit_text_positions(np.arange(8, dtype=np.float32)[:, None], 16)
-    np.testing.assert_allclose(text[1:-1, 0], places[1:-1], rtol=1e-6)
-
 
 def test_relative_biases_keep_their_middle_and_their_mirror():
     rng = np.random.default_rng(0)
@@ -77,15 +65,6 @@ def test_relative_biases_keep_their_middle_and_their_mirror():
     resized = resize_relative_bias(even.reshape(49, 2), 7).reshape(13, 13, 2)
     np.testing.assert_allclose(resized[::-1, ::-1], resized, atol=1e-5)
     np.testing.assert_allclose(resized[6, 6], even[3, 3], atol=1e-5)
-
-
-@pytest.mark.parametrize("leading", [0, 2])
-def test_a_text_table_is_cut_to_a_shorter_length(leading):
-    table = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
-    np.testing.assert_array_equal(fit_text_positions(table, 5, leading), table[:5])
-    longer = fit_text_positions(table, 20, leading)
-    np.testing.assert_array_equal(longer[:leading], table[:leading])
-    np.testing.assert_array_equal(longer[[leading, -1]], table[[leading, -1]])
 
 
 def test_axes_are_rows_then_columns():

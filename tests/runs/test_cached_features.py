@@ -212,9 +212,12 @@ def test_towers_without_weights_have_no_features(pairs, tmp_path):
 
 @pytest.mark.parametrize("part", ["image", "text"])
 def test_a_locked_tower_without_weights_is_named_with_the_field_that_gives_them(part):
-    fresh = [f"params/{part}/kernel", "params/project/kernel"]
+    shapes = {f"params/{part}/kernel": (2, 3), "params/project/kernel": (3, 3)}
+    rows = {f"params/{part}/kernel": np.zeros((1, 3))}  # of which there are two
+    with pytest.raises(WeightsMismatch):
+        check_frozen((f"model/{part}",), shapes, rows)
     with pytest.raises(WeightsMismatch) as error:
-        check_frozen((f"model/{part}",), fresh, ())
+        check_frozen((f"model/{part}",), shapes, {})
     message = str(error.value)  # the config has nothing in optimizer.frozen
     assert message.startswith(f"model/{part} is not trained, but config.init gives no weights to 1")
     assert f"config.init.{part}" in message and "optimizer.frozen holds" not in message

@@ -3,6 +3,7 @@
 import json
 import types
 
+import jax
 import numpy as np
 import pytest
 from sklearn import datasets
@@ -15,6 +16,7 @@ from big_align.data.precomputed.shard_files import EMBEDDINGS
 from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES
 from big_align.objectives.mlcd import Mlcd
 from big_align.runs import check, train
+from big_align.runs.workdir import TrainedRun
 from big_align.tools import cluster, embed, show_clusters
 from tests import labeled_digits, tiny
 from tests.runs.test_labeled_runs import TEST, TRAIN, read_metrics
@@ -158,6 +160,11 @@ def test_clusters_of_parts_and_first_centers_are_of_one_run_of_k_means(tmp_path)
         check_clusters(start, **first)
     with pytest.raises(ConfigError, match="mixture.other.*another run of k-means .*mixture.first"):
         check_clusters("", **first, **other)
+    # Centers go on from the stage before, unless others are named.
+    config = {"data": {"mixture": first}, "first": {"data": {"mixture": other}}}
+    check.check_precomputed(config | {"init": {"centers": f"{tmp_path}/same"}}, objective)
+    with pytest.raises(ConfigError, match="config.first.data.mixture.other.*another run of k-mean"):
+        check.check_precomputed(config | {"init": {}}, objective)
     with pytest.raises(ConfigError, match="init.centers .*other is of another run .*mixture.first"):
         check_clusters("other", **first)
 
@@ -222,3 +229,32 @@ def test_embeddings_of_unit_length_are_not_taken_for_features(files, trained, tm
     with pytest.raises(ConfigError, match="holds the embedding of each example, not"):
         train.run(config, str(tmp_path / "run"))
     assert json.loads((folder / "index.json").read_text())["made_by"]["what"] == "embedding"
+
+
+@pytest.mark.slow
+def test_centers_and_their_moments_go_on_in_the_next_stage(files, tmp_path):
+    """Two stages with a kept optimizer are one run, to the last digit of every row."""
+    fields = {
+        "evaluators": {},
+        "objective.sampling_ratio": 1.0,  # a sample would be another
+        "schedule.decay": "constant",
+        "schedule.warmup_steps": 0,
+        "log_every": 1,
+    }
+    train.run(config_of(files, **fields, total_steps=5), str(tmp_path / "one"))
+    config = config_of(files, **fields, total_steps=2)
+    with config.unlocked():
+        config.first = config_of(files, **fields, total_steps=3)
+    for kept in ("kept", None):
+        config.init.optimizer = kept
+        train.run(config, str(tmp_path / str(kept)))
+    one, two, fresh = (
+        TrainedRun(tmp_path / name).load_state(("tables", "params"), {"fsdp": 1})[1]
+        for name in ("one", "kept", "None")
+    )
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+    losses = [
+        [line["loss"] for line in read_metrics(tmp_path / x)] for x in ("one", "kept", "None")
+    ]
+    assert losses[0][3:] == losses[1] and losses[1][0] == losses[2][0] != losses[2][1]
+    assert (one["tables"]["centers"].values != fresh["tables"]["centers"].values).any()

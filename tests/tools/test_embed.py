@@ -12,7 +12,7 @@ import big_align
 from big_align import weights
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.parallel.distributed import processes
-from big_align.runs import embed_source
+from big_align.runs.embedding import embed_source
 from big_align.tools import embed
 from big_align.weights.formats.preprocessing import Preprocessing
 from big_align.weights.formats.pretrained import Pretrained

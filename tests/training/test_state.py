@@ -36,6 +36,14 @@ def test_the_average_begins_with_the_weights_that_are_given():
     jax.tree.map(np.testing.assert_array_equal, started.average[1], started.model_state)
 
 
+def test_an_array_of_fewer_rows_leaves_the_others_fresh():
+    state = create(0)
+    fresh = kernel(state.params)
+    started = replace_weights(state, {PATH: np.ones((3, fresh.shape[1]), np.float32)})
+    np.testing.assert_array_equal(kernel(started.params)[:3], 1)
+    np.testing.assert_array_equal(kernel(started.params)[3:], fresh[3:])
+
+
 def test_moments_and_averages_lie_as_their_parameters_do():
     mesh = tiny.make_mesh(8, fsdp=4)
     given = tiny.make_objective(mesh), optax.adam(1e-3), tiny.make_batch(1), mesh

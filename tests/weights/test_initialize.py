@@ -43,7 +43,7 @@ def take(node, size, **sources):
     shapes = architecture.expected_shapes(node, size)
     arrays, report = read_initial_weights(shapes, {k: str(v) for k, v in sources.items()})
     for name, array in arrays.items():
-        assert array.shape == shapes[name]
+        assert array.shape == shapes[name] or name.endswith("text/position_embedding")
     return arrays, "\n".join(report)
 
 
@@ -79,7 +79,7 @@ def test_modules_without_weights_are_reported_and_the_narrower_source_wins(tmp_p
 
 
 @pytest.mark.parametrize("name, leading", [("bert", 0), ("roberta", 2)])
-def test_positions_of_texts_are_cut_to_a_shorter_length_and_interpolated_to_a_longer(
+def test_positions_of_texts_are_cut_to_a_shorter_length_and_continued_to_a_longer(
     tmp_path, name, leading
 ):
     text = BERT | dict(name=name)
@@ -89,9 +89,8 @@ def test_positions_of_texts_are_cut_to_a_shorter_length_and_interpolated_to_a_lo
     np.testing.assert_array_equal(arrays[path], source[: 6 + leading])
     assert f"8 positions of texts there, the first 6 taken: {path}" in report
     arrays, report = take(make_dual(text=text | dict(max_length=20)), 32, text=tmp_path / "text")
-    expected = resize.fit_text_positions(source, 20 + leading, leading)
-    np.testing.assert_array_equal(arrays[path], expected)
-    assert "8 positions of texts there, interpolated to 20" in report
+    np.testing.assert_array_equal(arrays[path], source)  # the other rows stay fresh
+    assert "8 positions of texts there, all of them taken, and 12 more are fresh" in report
 
 
 @pytest.mark.slow_repeats
@@ -127,6 +126,15 @@ def test_positions_of_a_vit_follow_the_grid_of_the_images(tmp_path, pool, size, 
         np.testing.assert_array_equal(arrays[first], source[first])
     told = "positions of 4 x 4 patches there, interpolated to {} x {}".format(*grid)
     assert f"{told}: {path}" in report and "fresh" not in report
+
+
+def test_rotary_positions_are_those_of_any_grid(tmp_path):
+    image = VIT | dict(positions="rotary", activation="gelu")
+    source = save(tmp_path / "dual", make_dual(image))
+    arrays, report = take(make_dual(image), 64, all=tmp_path / "dual")
+    assert arrays.keys() == source.keys() and "fresh" not in report and "interp" not in report
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, source[name])
 
 
 def test_a_model_of_oblong_images_is_read_with_its_grid(tmp_path):

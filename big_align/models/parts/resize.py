@@ -1,4 +1,4 @@
-"""Learned tables made to fit other images, windows and text lengths.
+"""Learned tables made to fit other images and windows.
 
 Interpolation of images' tables is cubic (Keys, 1981, a = -1/2) and widens its filter if a table
 shrinks, with pixels as areas: this is what `torch.nn.functional.interpolate(mode="bicubic",
@@ -38,19 +38,3 @@ def resize_relative_bias(
     """Resizes the relative position biases of window attention to a window of another edge."""
     old, new = (2 * edge - 1 for edge in (find_window(len(table)), window))
     return resize_grid(table.reshape(old, old, -1), (new, new)).reshape(new**2, -1)
-
-
-def fit_text_positions(
-    table: Float[np.ndarray, "l c"], length: int, leading: int = 0
-) -> Float[np.ndarray, "l2 c"]:
-    """Makes the position embeddings of a text tower fit texts of another length.
-
-    A longer table is cut: token i of a text keeps position i. A shorter one is interpolated
-    linearly, which moves every token to a position between those it has learned; `leading` rows
-    before the first position stay as they are (RoBERTa's two).
-    """
-    if length <= len(table):
-        return table[:length]
-    shape = length - leading, table.shape[1]
-    resized = jax.image.resize(table[leading:], shape, "linear", antialias=False)
-    return np.concatenate([table[:leading], resized])

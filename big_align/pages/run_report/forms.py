@@ -76,11 +76,12 @@ PICTURES = {"step": int, "exhibits": EXHIBITS, "data?": EXHIBITS}
 NODE = {"source?": {}, "*": Any}
 CONFIG = {
     "total_steps?": int,
+    "batch_size?": int,
     "data?": {"mixture?": {"*": NODE}, **NODE},
     "evaluators?": {"*": NODE},
     "*": Any,
 }
-GOODPUT = {"seconds?": {"*": _is_number}, "*": Any}
+GOODPUT = {"seconds?": {"*": _is_number}, "chip_seconds?": _is_number, "*": Any}
 START = {
     "time?": _is_time,
     "step?": int,
@@ -88,6 +89,7 @@ START = {
     "formats?": {"*": str},
     "examples?": {"*": int | None},
     "versions?": {"*": str},
+    "inputs?": {"image?": [int], "text?": int},
     "devices?": {"count?": int, "processes?": int, "*": Any},
     "command?": _is_command,
     "config?": str,

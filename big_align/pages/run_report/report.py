@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from big_align.core.whole_files import write_whole
 from big_align.pages.rendering import render
-from big_align.pages.run_report import comparison, pictures, sections
+from big_align.pages.run_report import comparison, pictures, sections, stages
 from big_align.pages.run_report.run_record import RunRecord, read_record
 
 FILE = "report.html"
@@ -34,9 +34,13 @@ def refresh_report(workdir: str) -> None:
     """Writes the page of a run that ends, from its first process; a failure only prints a line."""
     import jax  # the tool, which also writes pages, starts quickly without it
 
-    if jax.process_index() != 0 or not os.path.exists(os.path.join(workdir, "starts.jsonl")):
+    if jax.process_index() != 0 or not os.path.exists(os.path.join(workdir, "config.json")):
         return
     try:
+        record = read_record(workdir)
+        if not any(stage.starts for stage in record.stages):
+            return
+        print("".join(f"{line}\n" for line in stages.tell_costs(record)), end="")
         print(f"report: {write_report([workdir])}")
     except Exception as error:
         print(f"warning: no report: {type(error).__name__}: {error}", file=sys.stderr)
@@ -61,6 +65,7 @@ def print_uses(workdir: str) -> None:
 def describe_run(record: RunRecord) -> str:
     """Returns the page about one run."""
     config, _ = record.find_changes()
+    joined, marks = stages.join_stages(record)
     parameters = record.last_start.get("parameters") or {}
     return render(
         "run.html",
@@ -68,15 +73,16 @@ def describe_run(record: RunRecord) -> str:
         record=record,
         config=config,
         changes=list(sections.list_changes(record)),
-        tiles=sections.summarize(record),
+        tiles=sections.summarize(joined),
+        stages=stages.list_stages(record),
         evaluations=sections.list_evaluations(record),
-        charts=sections.draw_curves(record),
+        charts=sections.draw_curves(joined, marks),
         exhibits=list(pictures.list_pictures(record)),
         data=list(sections.list_data(record)),
         parameters=[[name, f"{count:,}"] for name, count in parameters.items()],
         machine=list(sections.list_machine(record.last_start)),
         processes=sections.list_processes(record),
         every_field=json.dumps(record.config, indent=2),
-        time=sections.list_time(record),
+        time=sections.list_time(joined),
         commands=sections.list_commands(record),
     )

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+from big_align.config.stages import FIRST
 from big_align.core.errors import UserError
 from big_align.core.regular_files import read_regular
 from big_align.pages.charts import Series
@@ -35,6 +36,13 @@ class RunRecord:
     saved: int = 0  # the step of the newest checkpoint; 0 if none is in reach
     said: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     """The numbers of which lower is better, by evaluator, of evaluators that say so."""
+    chip_hours: float = 0.0  # hours times devices
+    before: "RunRecord | None" = None  # the stage from whose weights it starts
+
+    @property
+    def stages(self) -> list["RunRecord"]:
+        """The stages of the run, the earliest first and itself last."""
+        return [*(self.before.stages if self.before else ()), self]
 
     @property
     def name(self) -> str:
@@ -90,17 +98,21 @@ def read_record(workdir: str) -> RunRecord:
     evaluations = {name: series.pop(name) for name in measured}
     for name, values in _read_evaluations(folder / "evaluations.jsonl").items():
         evaluations[name] = sorted((dict(evaluations.get(name, ())) | dict(values)).items())
-    goodput = _read_object(folder / "goodput.json", forms.GOODPUT).get("seconds")
+    goodput = _read_object(folder / "goodput.json", forms.GOODPUT)
+    first = folder / FIRST
+    known_first = config.get(FIRST) and (first / "config.json").is_file()
     return RunRecord(
         workdir,
         config,
         [_leave_out_null(x) for x in read_lines(folder / starts.FILE) if fits(x, forms.START)],
         series,
         evaluations,
-        {name: float(seconds) for name, seconds in (goodput or {}).items()},
+        {name: float(seconds) for name, seconds in (goodput.get("seconds") or {}).items()},
         read_pictures(folder / "pictures.json"),
         _find_newest(config, folder),
         read_said(read_lines(folder / "evaluations.jsonl", ("step",))),
+        float(goodput.get("chip_seconds") or 0) / 3600,
+        read_record(str(first)) if known_first else None,
     )
 
 

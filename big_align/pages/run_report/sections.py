@@ -129,11 +129,12 @@ def evaluation_curves(record: RunRecord) -> dict[str, dict[str, Series]]:
     return parted
 
 
-def draw_curves(record: RunRecord) -> list[Drawing]:
-    """Draws the curves of training and of evaluations."""
+def draw_curves(record: RunRecord, marks: Sequence[int] = ()) -> list[Drawing]:
+    """Draws the curves of training and of evaluations; another stage begins after each mark."""
     training = {name.replace("_", " "): {name: x} for name, x in training_curves(record).items()}
     groups = {"loss": training.pop("loss"), **evaluation_curves(record), **training}
-    return list(filter(None, (draw_chart(title, curves) for title, curves in groups.items())))
+    charts = (draw_chart(title, curves, marks) for title, curves in groups.items())
+    return list(filter(None, charts))
 
 
 def list_data(record: RunRecord) -> Iterator[list[str]]:

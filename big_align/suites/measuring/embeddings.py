@@ -25,7 +25,12 @@ from big_align.data.images.same_images import HASH_BYTES, SameImages, find_first
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.data.precomputed.shard_files import EMBEDDINGS, find_work, list_shards, write_array
 from big_align.evaluators.embedder import Embedder
-from big_align.runs.embed_source import SourceEncoder, digest_weights, embed_source, make_encoder
+from big_align.runs.embedding.embed_source import (
+    SourceEncoder,
+    digest_weights,
+    embed_source,
+    make_encoder,
+)
 from big_align.use.inference.loaded_model import LoadedModel
 
 TEXTS = 2048

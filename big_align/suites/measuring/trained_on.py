@@ -7,6 +7,7 @@ import numpy as np
 from absl import logging
 
 from big_align.config.config_files import CONFIG_JSON, read_config
+from big_align.config.stages import list_stages
 from big_align.core.errors import UserError
 from big_align.data.derived.derived_source import key_of
 from big_align.data.derived.source_pieces import digest_image
@@ -26,7 +27,7 @@ class TrainedExamples:
 
     def __init__(self, path: pathlib.Path):
         config = read_config(workdir.split_step(path)[0] / CONFIG_JSON)
-        stages = [config, *([config["first"]] if config.get("first") else [])]
+        stages = reversed(list_stages(config))  # the last one's first
         parts = [part for stage in stages for part in dataset.read_parts(stage).values()]
         self._sources, faults = [], []
         for part in parts:

@@ -69,9 +69,11 @@ class Health:
         last_good: Callable[[], int | None],
         saved: Mapping[str, Any] | None = None,
         watched: Mapping[str, Side] | None = None,
+        skipped: int = 0,
     ):
         self._folder = pathlib.Path(workdir)
         self._goes_back, self._list_examples, self._last_good = rewinds, list_examples, last_good
+        self._skipped = skipped
         self._guard = Guard(self._respond, watched)
         self.check = self._guard.check
         made, spreads = agreement.share("health", self._read(step, saved))
@@ -82,7 +84,7 @@ class Health:
 
     def data_step(self, step: int) -> int:
         """Returns the number of the data stream's batch that a step uses; both count from 0."""
-        return find_data_step(self._rewinds, step)
+        return self._skipped + find_data_step(self._rewinds, step)
 
     def leave_out(self, iterate: Callable[[int], Iterator[Batch]], step: int) -> Iterator[Batch]:
         """Yields the batches that the steps after one use.

@@ -69,7 +69,7 @@ class RunTime:
         self._now = now
         record = _read_record(self._path)
         self._furthest = self._before = record["step"]
-        self._earlier = record["seconds"]
+        self._earlier, self._spent = record["seconds"], record["chip_seconds"]
         if record["time"] is not None:
             began = now() - sum(clock.seconds().values())
             self._earlier["down"] += max(0.0, began - record["time"])
@@ -90,10 +90,12 @@ class RunTime:
         """Saves the time so far for the process that continues this run."""
         if jax.process_index() != 0:
             return
+        mine = self.clock.seconds()
         record = {
             "step": self._furthest,
             "time": self._now(),
-            "seconds": _add(self.clock.seconds(), self._earlier),
+            "seconds": _add(mine, self._earlier),
+            "chip_seconds": self._spent + sum(mine.values()) * jax.device_count(),
         }
         write_whole(self._path, json.dumps(record).encode() + b"\n")
 
@@ -109,12 +111,13 @@ class RunTime:
 
 def _read_record(path: pathlib.Path) -> dict:
     """Returns what earlier processes have recorded; an empty record if it cannot be read."""
-    none = {"step": 0, "time": None, "seconds": dict.fromkeys(PHASES, 0.0)}
+    none = {"step": 0, "time": None, "seconds": dict.fromkeys(PHASES, 0.0), "chip_seconds": 0.0}
     try:
         found = json.loads(read_regular(path))
         seconds = {name: float(found["seconds"][name]) for name in PHASES}
         when = None if found["time"] is None else float(found["time"])
-        return {"step": int(found["step"]), "time": when, "seconds": seconds}
+        spent = float(found.get("chip_seconds", 0))
+        return {"step": int(found["step"]), "time": when, "seconds": seconds, "chip_seconds": spent}
     except (OSError, ArithmeticError, ValueError, TypeError, LookupError, RecursionError):
         return none
 

@@ -18,7 +18,7 @@ from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.data.precomputed.shard_files import INDEX
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.prepare.inputs import SKIPPING, FileRows, Inputs
-from big_align.runs.embed_source import SourceEncoder, embed_source, make_encoder
+from big_align.runs.embedding.embed_source import SourceEncoder, embed_source, make_encoder
 from big_align.use.clusters.kmeans_init import scale_rows
 from big_align.weights.formats.architecture import find_edges
 from big_align.weights.formats.pretrained import Pretrained

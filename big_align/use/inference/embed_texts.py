@@ -13,7 +13,7 @@ from big_align.core.progress import make_bar
 from big_align.data.precomputed import shard_files
 from big_align.data.precomputed.shard_files import EMBEDDINGS
 from big_align.parallel.distributed import agreement
-from big_align.runs.embed_source import digest_architecture, digest_weights
+from big_align.runs.embedding.embed_source import digest_architecture, digest_weights
 from big_align.use.inference.loaded_model import LoadedModel
 from big_align.use.inference.text_shards import TextShards
 

@@ -15,7 +15,7 @@ from big_align.core.progress import make_bar
 from big_align.core.whole_files import PARTIAL
 from big_align.data.examples import Source
 from big_align.data.precomputed.shard_files import check_same
-from big_align.runs.embed_source import digest_architecture, digest_weights
+from big_align.runs.embedding.embed_source import digest_architecture, digest_weights
 from big_align.use.inference.loaded_model import LoadedModel
 from big_align.use.search import generations, recall_queries
 from big_align.use.search.index_folder import (

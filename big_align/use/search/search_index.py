@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 
 from big_align.core.errors import BrokenImages, UserError, suggest
 from big_align.data.images import given_images
-from big_align.runs.embed_source import digest_architecture, digest_weights
+from big_align.runs.embedding.embed_source import digest_architecture, digest_weights
 from big_align.use.inference.loaded_model import LoadedModel, load
 from big_align.use.inference.ranking import check_count
 from big_align.use.search import queries

@@ -35,8 +35,9 @@ def fit_table(
 ) -> tuple[np.ndarray, str] | None:
     """Makes a table of positions or of relative biases fit a model, and tells what was done to it.
 
-    None if it is no such table, or one of a different kind; `leading` rows of a text tower's table
-    come before the first position.
+    Token i of a text keeps position i: a table of more positions is cut, and all rows of one of
+    fewer are returned, whose others nobody has learned. `leading` rows of a text tower's table come
+    before the first position. None if it is no such table, or one of a different kind.
     """
     if array.ndim != len(shape) or array.shape[-1] != shape[-1]:
         return None
@@ -51,9 +52,6 @@ def fit_table(
         told = f"positions of {h} x {w} patches there, interpolated to {new[0]} x {new[1]}"
         return resize.resize_grid(array, new), told
     old, length = len(array) - leading, shape[0] - leading
-    told = f"{old} positions of texts there, "
-    if length <= old:
-        told += f"the first {length} taken"
-    else:
-        told += f"interpolated to {length}, so each token's is between two that were learned"
-    return resize.fit_text_positions(array, shape[0], leading), told
+    kept = f"the first {length} taken" if length <= old else "all of them taken, and "
+    kept += f"{length - old} more are fresh" if length > old else ""
+    return array[: shape[0]], f"{old} positions of texts there, {kept}"

@@ -12,7 +12,7 @@ from big_align import weights
 from big_align.config.components.signatures import make_named
 from big_align.config.components.tables import TOKENIZERS
 from big_align.evaluators.embedder import Embedder
-from big_align.runs.embed_source import make_encoder
+from big_align.runs.embedding.embed_source import make_encoder
 from big_align.suites import catalog
 from big_align.suites.benchmark import JUDGED
 from big_align.suites.judged.layouts import open_judged

@@ -21,7 +21,7 @@ from big_align.evaluators.knn import KNN
 from big_align.evaluators.linear_probe import LinearProbe
 from big_align.evaluators.retrieval import Retrieval
 from big_align.evaluators.zero_shot import ZeroShot
-from big_align.runs import embed_source
+from big_align.runs.embedding import embed_source
 from big_align.suites import catalog
 from big_align.suites.measuring.evaluator import NamedBenchmark
 from big_align.suites.measuring.measurer import Measurer

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from big_align.runs.embed_source import digest_weights
+from big_align.runs.embedding.embed_source import digest_weights
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])

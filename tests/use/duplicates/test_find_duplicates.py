@@ -15,7 +15,7 @@ import big_align
 from big_align import weights
 from big_align.data.precomputed import shard_files
 from big_align.data.sources.tar_source import TarSource
-from big_align.runs import embed_source
+from big_align.runs.embedding import embed_source
 from big_align.tools import find_duplicates
 from big_align.use.duplicates.embedded_files import EmbeddedFiles
 from big_align.weights.formats.pretrained import Pretrained
