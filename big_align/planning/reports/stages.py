@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from big_align.config.stages import FIRST, list_stages
 from big_align.core.nodes import Node
 from big_align.planning.reports.report import format_comparison, format_host, format_machine, row
 
-FIRST = "first"
 SHARED = ("config", "topology", "slices", "chips", "devices", "hosts")
 
 
@@ -14,10 +14,8 @@ def find_stages(config: Node) -> dict[str, Node]:
 
     The run's own is last, at ""; the one before it is at "first", before that at "first.first".
     """
-    stages = {"": config}
-    while before := config.get(FIRST):
-        config = stages[".".join([FIRST] * len(stages))] = before
-    return dict(reversed(stages.items()))
+    stages = list_stages(config)
+    return {".".join([FIRST] * (len(stages) - n)): each for n, each in enumerate(stages, 1)}
 
 
 def add_up(reports: list[dict[str, Any]]) -> dict[str, Any]:
