@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from big_align.models.parts import attention, kept_patches, layers, transformer
 from big_align.models.parts.narrow import LayerNorm
+from big_align.parallel.devices import choices
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "ti": (192, 12, 768, 3),
@@ -165,9 +166,11 @@ class ViT(transformer.Transformer):
         self, image: Float[Array, "b h w 3"], grid: tuple[int, int], train: bool
     ) -> Int[Array, "b k"] | None:
         """Draws which patches are kept of each image; None for all."""
+        total = grid[0] * grid[1]
         kept = kept_patches.count_kept(self.keep, grid, self.keep_by)
-        if not train or kept.count == grid[0] * grid[1]:
+        if not train or kept.count == total:
             return None
+        choices.note(f"patches: {kept.count} of {total} are kept in training, {self.keep_by}")
         if self.has_variable(kept_patches.DRAWS, kept_patches.KEYS):
             keys = self.get_variable(kept_patches.DRAWS, kept_patches.KEYS)
         else:
