@@ -88,7 +88,7 @@ class ViT(transformer.Transformer):
     patch_bias: bool = True
     input_norm: bool = False
     drop_path: float = 0.0
-    keep: float | int = 1.0
+    keep: float = 1.0
     keep_by: str = "random"
     variants: ClassVar = VARIANTS
 

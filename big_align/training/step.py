@@ -153,7 +153,8 @@ def make_train_step(
         key = jax.random.fold_in(state.rng, state.step)
         augment_rng, rng, draw_rng = jax.random.split(key, 3)
         batch = objective.augment(batch, augment_rng, state.step)
-        batch = {**batch, "key": jax.random.split(jax.random.fold_in(key, 3), len(batch["mask"]))}
+        rows = len(jax.tree.leaves(dict(batch))[0])
+        batch = {**batch, "key": jax.random.split(jax.random.fold_in(key, 3), rows)}
         drawn = dict(objective.draw(state.tables, batch, draw_rng))
         arguments = (objective, state.params, state.model_state, batch, rng, mesh)
         if microbatches == 1:

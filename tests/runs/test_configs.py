@@ -257,6 +257,11 @@ def test_an_impossible_value_is_named(change, message):
         ("model.image.variant", "ti/0", "variant='ti/0' is not of the form 'b/16': size/patch"),
         ("model.text.vocab_size", 0, "config.model.text.vocab_size = 0 must be above 0"),
         ("model.embedding_dim", -1, "config.model.embedding_dim = -1 must be above 0"),
+        (
+            "model.image.keep",
+            0,
+            "keep=0 must be a fraction above 0, at most 1, or a whole number of",
+        ),
         ("model.text.dropout", 2, "dropout = 2.0 is no rate .*; write --config.model.text.dropout"),
         ("model.image_dropout", -0.5, "config.model.image_dropout = -0.5 is no rate in "),
         ("data.captions_per_image", 0, "config.data.captions_per_image = 0 reads no texts, which"),
@@ -283,7 +288,8 @@ def test_every_number_of_a_tower_has_a_range():
             target = lookup(name, towers, part)
             for field, parameter in list_settable(target).items():
                 numbers = {int, float, tuple} & {*list_kinds(parameter.hint)}
-                known = field in (*SIZES, *RATES, "momentum", "epsilon", "layer_norm_eps")
+                own = ("momentum", "epsilon", "layer_norm_eps", "keep")  # which their layers check
+                known = field in (*SIZES, *RATES, *own)
                 assert known or not numbers, (part, name, field)
 
 

@@ -165,14 +165,14 @@ def test_a_model_that_transformers_does_not_have_writes_nothing(reference_dir, t
 
 def test_all_that_a_class_of_transformers_does_not_have_is_told_at_once(reference_dir, tmp_path):
     loaded = weights.read(reference_dir / "hf-clip")
-    image = dict(loaded.node["image"]) | {"pool": "mean", "positions": "sincos"}
+    image = dict(loaded.node["image"]) | {"pool": "mean", "positions": "rotary"}
     node = dict(loaded.node) | {"image": image, "projection_bias": True}
     with pytest.raises(WeightsMismatch) as caught:
         weights.save(tmp_path / "out", dataclasses.replace(loaded, node=node))
     told = next(line for line in str(caught.value).splitlines() if "CLIPModel" in line)
     assert "it needs projection_bias=False, not True" in told
     assert (
-        "CLIPVisionModel needs pool='cls', not 'mean' and positions='learned', not 'sincos'" in told
+        "CLIPVisionModel needs pool='cls', not 'mean' and positions='learned', not 'rotary'" in told
     )
     assert str(caught.value).endswith("--format=big_align keeps every model")
     assert not list(tmp_path.iterdir())
