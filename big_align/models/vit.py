@@ -182,7 +182,9 @@ class ViT(transformer.Transformer):
     ) -> Float[Array, "b l c"]:
         """Returns the tokens of patches, after that of the class, if there is one."""
         width, patch = self.resolved["width"], self.patch
-        x = einops.rearrange(image, "b (h p) (w q) c -> b (h w) (p q c)", p=patch, q=patch)
+        # Cast at once: XLA writes all patches before it gathers from them.
+        x = image.astype(layers.compute_dtype(self.dtype))
+        x = einops.rearrange(x, "b (h p) (w q) c -> b (h w) (p q c)", p=patch, q=patch)
         if kept is not None:
             x = kept_patches.take_patches(x, kept)
         axes, name = ("channels_in", "embed"), "patch_embedding"

@@ -204,6 +204,13 @@ def test_the_gradient_of_positions_is_that_of_a_lookup():
     np.testing.assert_allclose(*gradients, rtol=1e-6)
 
 
+def test_all_patches_are_written_only_in_the_type_of_the_tower():
+    """XLA fuses no cast with a gather on TPUs, so that of all patches comes first."""
+    model, variables, image = make_tower(keep=0.4, dtype="bfloat16")
+    program = str(jax.make_jaxpr(lambda: model.apply(variables, image, True))())
+    assert "bf16[3,20,48]" in program and "f32[3,20,48]" not in program
+
+
 def test_evaluation_keeps_everything_and_training_draws_again():
     model, variables, image = make_tower(keep=0.3)
     whole = model.clone(keep=1.0)

@@ -8,6 +8,7 @@ import pytest
 from big_align.data.labels.classes import ClassList
 from big_align.data.tags.tag_list import make_tag_list
 from big_align.data.text.tokenizers import WordTokenizer
+from big_align.models.parts.kept_patches import WAYS
 from big_align.models.vit import ViT
 from big_align.objectives.clip import Clip
 from big_align.objectives.cross_entropy import CrossEntropy
@@ -20,6 +21,8 @@ from big_align.objectives.siglip import Siglip
 from big_align.objectives.supcon import SupCon
 from big_align.objectives.unicl import Unicl
 from big_align.parallel.batches import place_batch
+from big_align.planning.collectives import list_collectives
+from big_align.planning.hlo import parse_program
 from big_align.training.optimizers import make_optimizer, make_row_optimizer
 from big_align.training.state import describe_state
 from big_align.training.step import compile_step, make_train_step
@@ -68,9 +71,9 @@ def make_batch(name):
     return batch
 
 
-def run_steps(name, steps, keep=0.5, devices=1, microbatches=1, positions="learned"):
-    """Returns the losses of steps on one batch."""
-    image = ViT("ti/2", width=16, depth=1, heads=2, mlp_dim=32, keep=keep, positions=positions)
+def compile_tower(name, devices=1, microbatches=1, **settings):
+    """Returns a compiled step, a state and a batch on its devices."""
+    image = ViT("ti/2", width=16, depth=1, heads=2, mlp_dim=32, **settings)
     mesh = tiny.make_mesh(devices)
     objective = OBJECTIVES[name](tiny.make_model().clone(image=image), mesh)
     rate = optax.linear_schedule(1e-2, 1e-2, 1)
@@ -82,7 +85,12 @@ def run_steps(name, steps, keep=0.5, devices=1, microbatches=1, positions="learn
     how = dict(microbatches=microbatches, row_optimizer=rows, learning_rate=rate)
     step = make_train_step(objective, optimizer, mesh, **how)
     placed, state = place_batch(batch, mesh), create()
-    compiled = compile_step(step, state, placed, mesh)
+    return compile_step(step, state, placed, mesh), state, placed
+
+
+def run_steps(name, steps, keep=0.5, **settings):
+    """Returns the losses of steps on one batch."""
+    compiled, state, placed = compile_tower(name, keep=keep, **settings)
     losses = []
     for _ in range(steps):
         state, metrics = compiled(state, placed)
@@ -112,6 +120,20 @@ def test_other_positions_are_those_of_the_patches_however_a_batch_is_split(posit
     one = run_steps("clip", 3, positions=positions)
     many = run_steps("clip", 3, devices=8, microbatches=2, positions=positions)
     np.testing.assert_allclose(many, one, rtol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", WAYS)
+def test_devices_draw_for_their_own_images_and_send_nothing_for_it(by):
+    sent = []
+    for keep in (1.0, 0.25):
+        compiled, _, _ = compile_tower("clip", devices=8, keep=keep, keep_by=by)
+        program = parse_program(compiled.as_text())
+        sent.append(list_collectives(program, [0] * 8))
+    assert sent[0] == sent[1]
+    every = (each for run in program.computations.values() for each in run.instructions.values())
+    drawn = {each.outputs[0].shape[0] for each in every if each.opcode == "sort"}
+    assert drawn == {ROWS // 8}
 
 
 def test_each_step_draws_other_patches():
