@@ -5,8 +5,9 @@ import copy
 from ml_collections import ConfigDict
 
 from big_align.config.components.signatures import fill_defaults
-from big_align.config.places import GROUPS, find_node, find_target, list_components
+from big_align.config.places import GROUPS, find_target, list_components
 from big_align.config.stages import FIRST
+from big_align.core.nodes import find_node
 
 
 def complete_config(config: ConfigDict) -> ConfigDict:

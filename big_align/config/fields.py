@@ -7,7 +7,8 @@ from ml_collections import ConfigDict
 
 from big_align.config.components.docstrings import read_arguments
 from big_align.config.components.signatures import list_kinds, list_settable
-from big_align.config.places import find_node, find_target, in_run
+from big_align.config.places import find_target, in_run
+from big_align.core.nodes import find_node
 
 
 class Setting(NamedTuple):

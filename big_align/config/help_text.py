@@ -7,7 +7,8 @@ from ml_collections import ConfigDict
 
 from big_align.config.components.docstrings import read_summary
 from big_align.config.fields import describe_fields
-from big_align.config.places import find_node, find_table, find_target, list_nodes
+from big_align.config.places import find_table, find_target, list_nodes
+from big_align.core.nodes import find_node
 
 WIDTH, COLUMN = 100, 40  # characters per line, and the column where descriptions start
 VALUE_MAX = 60

@@ -5,9 +5,10 @@ from difflib import get_close_matches
 
 from ml_collections import ConfigDict
 
-from big_align.config.places import find_node, list_nodes
+from big_align.config.places import list_nodes
 from big_align.config.stages import FIRST
 from big_align.core.errors import warn_once
+from big_align.core.nodes import find_node
 
 SYNONYMS = {
     **{"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size"},

@@ -28,7 +28,7 @@ from big_align.config.defaults import complete_config
 from big_align.config.fields import describe_fields
 from big_align.config.home_folder import expand_home
 from big_align.config.near_fields import fit_steps, suggest_field
-from big_align.config.places import find_node, find_table, in_run, source_fields
+from big_align.config.places import find_table, in_run, source_fields
 from big_align.core.errors import (
     ConfigError,
     UserError,
@@ -37,7 +37,7 @@ from big_align.core.errors import (
     suggest,
     tell_in_a_line,
 )
-from big_align.core.nodes import Node
+from big_align.core.nodes import Node, find_node
 from big_align.data.loading.settings import LoaderSettings
 
 KEPT = ("length", "max_length", "shorten", "transform", "vocab_size")

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from big_align.config.components import from_init
 from big_align.config.components.signatures import lookup
 from big_align.config.components.tables import EVALUATORS, OBJECTIVES, SOURCES, TOKENIZERS, TOWERS
+from big_align.core.nodes import find_node
 from big_align.data.examples import Source
 from big_align.data.loading.settings import CachedFeatures, LoaderSettings
 from big_align.models.dual_encoder import DualEncoder
@@ -60,14 +61,6 @@ def find_table(path: str) -> Mapping[str, str] | None:
         case ["data", "source"] | ["data", "mixture", _, "source"] | ["evaluators", _, _]:
             return SOURCES
     return None
-
-
-def find_node(config: ConfigDict, path: str) -> ConfigDict | None:
-    """Returns the node at a place, "" for the whole config; None if there is none."""
-    node = config
-    for field in path.split(".") if path else ():
-        node = node.get(field) if isinstance(node, ConfigDict) else None
-    return node if isinstance(node, ConfigDict) else None
 
 
 def find_target(config: ConfigDict, path: str) -> Any:

@@ -1,7 +1,6 @@
 """The stages of a run: its config holds that of the run before it, `config.first`, and so on."""
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 
@@ -19,12 +18,6 @@ def list_stages(config: Node) -> list[Node]:
     """Returns the configs of the stages of a run, the earliest first and the run's own last."""
     first = config.get(FIRST)
     return [*(list_stages(first) if first else ()), config]
-
-
-def list_workdirs(config: Node, workdir: str) -> list[str]:
-    """Returns the workdir of each stage of a run, in the order of `list_stages`."""
-    before = range(len(list_stages(config)) - 1, -1, -1)
-    return [os.path.join(workdir, *[FIRST] * count) for count in before]
 
 
 def count_batches_before(config: Node) -> int:

@@ -14,3 +14,11 @@ Given = Annotated[T, GIVEN]
 
 A parameter whose type no config can hold, such as a mesh, needs no mark.
 """
+
+
+def find_node(config: Node, path: str) -> Any:
+    """Returns the node at a place of a config, "" for the whole of it; None if there is none."""
+    node: Any = config
+    for field in path.split(".") if path else ():
+        node = node.get(field) if isinstance(node, (ConfigDict, Mapping)) else None
+    return node if isinstance(node, (ConfigDict, Mapping)) else None

@@ -20,9 +20,9 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from big_align.config.overrides import load_config
-from big_align.config.places import find_node
 from big_align.config.plain_fields import check_batch, check_values
 from big_align.core.errors import UserError
+from big_align.core.nodes import find_node
 from big_align.core.whole_files import write_whole
 from big_align.parallel.devices import choices
 from big_align.parallel.devices.compilation import compile_lowered

@@ -14,7 +14,6 @@ from ml_collections import ConfigDict
 from big_align.config.components.from_init import FROM_INIT
 from big_align.config.defaults import complete_config
 from big_align.config.kept_files import replace_missing
-from big_align.config.places import find_node
 from big_align.config.stages import FIRST, KEPT, keeps_optimizer
 from big_align.core.errors import (
     ConfigError,
@@ -24,7 +23,7 @@ from big_align.core.errors import (
     suggest,
 )
 from big_align.core.module_paths import fits, split_path
-from big_align.core.nodes import Node
+from big_align.core.nodes import Node, find_node
 from big_align.core.types import Objective, Params
 from big_align.data.package_files import check_installed, locate
 from big_align.data.precomputed.embedding_files import read_centers

@@ -12,8 +12,9 @@ from big_align.config.config_files import FIELDS, list_packaged
 from big_align.config.fields import OWN, describe_fields
 from big_align.config.help_text import WIDTH, format_fields
 from big_align.config.overrides import load_config
-from big_align.config.places import find_node, list_nodes
+from big_align.config.places import list_nodes
 from big_align.configs import common
+from big_align.core.nodes import find_node
 from tests.run_main import ROOT, environment
 
 TINY = "tests/tiny_config.py"

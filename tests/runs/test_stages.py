@@ -1,6 +1,7 @@
 """A run of several stages: they go on from one another, in data, weights and moments."""
 
 import json
+import os
 
 import jax
 import numpy as np
@@ -12,9 +13,9 @@ from big_align.config.defaults import complete_config
 from big_align.config.help_text import format_fields
 from big_align.config.overrides import load_config
 from big_align.config.stages import (
+    FIRST,
     count_batches_before,
     list_stages,
-    list_workdirs,
     naming_stage,
 )
 from big_align.core.errors import ConfigError, UserError
@@ -23,6 +24,12 @@ from big_align.runs.workdir import TrainedRun, read_pretrained
 from big_align.training.moments import keep_moments
 from big_align.weights.transfer.tables import fit_table
 from tests.run_main import TINY, read_losses
+
+
+def list_workdirs(config, workdir):
+    """Returns the workdir of each stage of a run, in the order of `list_stages`."""
+    before = range(len(list_stages(config)) - 1, -1, -1)
+    return [os.path.join(workdir, *[FIRST] * count) for count in before]
 
 
 def make_stage(first=None, size=8, steps=4, **fields):

@@ -9,6 +9,7 @@ from typing import Any
 
 from big_align.config.components.source_flags import write_source_flags
 from big_align.config.components.tables import SOURCES
+from big_align.core.nodes import find_node
 from big_align.pages.charts import COLORS, Drawing, Series, draw_chart
 from big_align.pages.rendering import Tile, format_number, format_source, format_time
 from big_align.pages.run_report import starts
@@ -226,20 +227,13 @@ def list_commands(record: RunRecord) -> dict[str, str]:
     return commands
 
 
-def _find_node(config: Any, *names: str) -> Mapping[str, Any]:
-    """Returns the node at a place in a config, empty if there is none."""
-    for name in names:
-        config = config.get(name) if isinstance(config, Mapping) else None
-    return config if isinstance(config, Mapping) else {}
-
-
 def list_uses(record: RunRecord) -> dict[str, str]:
     """Returns the commands that use the model of a run: classify, search, export."""
     folder, config = shlex.quote(record.workdir), record.config
     formats, commands = record.last_start.get("formats") or {}, {}
-    if _find_node(config, "model", "text").get("name"):
+    if (find_node(config, "model.text") or {}).get("name"):
         commands["Classify"] = f"{TOOL}.classify --model={folder} --names='a dog,a cat' PHOTO.jpg"
-    source, flags = _find_node(config, "data", "source"), "--source='photos/**/*.jpg'"
+    source, flags = find_node(config, "data.source") or {}, "--source='photos/**/*.jpg'"
     kind = str(source.get("name"))
     if kind in SOURCES and kind not in ("digits", "npz"):  # files of images
         flags = write_source_flags(source)
