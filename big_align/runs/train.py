@@ -31,7 +31,7 @@ from big_align.config.stages import (
 from big_align.core import whole_files
 from big_align.core.errors import Rewound, Stopped
 from big_align.core.nodes import Node
-from big_align.core.types import Objective, TrainingData
+from big_align.core.types import Batch, Objective, TrainingData
 from big_align.data.precomputed.embedding_files import ClusterFolder
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.embedder import Embedder
@@ -257,17 +257,8 @@ def _run_on(
         with signals.interrupting(PREPARING):
             fed = cache_features(config, workdir)
             built = _build(config, fed)
-        rows = process_rows(built.mesh, config.batch_size)
-        loader = stack.enter_context(build.build_train_loader(fed, built.tokenizer, rows))
-        agreement.check_data(loader.shards)
-        # A restored state agrees with the record of what is built; sizes are compared after it.
-        record = {**built.record, restore.SIZES: dict(loader.sizes)}
-        # An iterator that is saved cannot begin elsewhere than at its beginning.
-        record[restore.SKIPPED] = 0 if loader.saved else count_batches_before(config)
         # Errors in the data are reported before a workdir is created.
-        local = loader.batch(0)
-        examples, first_batch = take_first(local), place_batch(local, built.mesh)
-        del local  # the loader reuses its memory
+        loader, record, examples, first_batch = _open_data(config, fed, built, stack)
         stack.callback(report.refresh_report, workdir)
         run_time = RunTime(workdir, clock)
         stack.callback(run_time.report)
@@ -278,11 +269,12 @@ def _run_on(
         example = build.example_batch(config, built.tokenizer)
         program = build_program(config, built.mesh, built.objective, example)
         state = _restore_or_create(config, workdir, built, program, checkpointer, loader, clock)
-        facts = {"examples": _count_examples(loader, built.evaluators), **(command or {})}
-        sizes = example["image"].shape[-3:-1], example["text"].shape[-1]
-        facts["inputs"] = dict(zip(("image", "text"), sizes, strict=True))
-        facts["formats"] = _tell_formats(config, built.tokenizer, state, workdir)
-        _leave_description(workdir, given, state, facts)
+        facts = {
+            "examples": _count_examples(loader, built.evaluators),
+            "inputs": {"image": example["image"].shape[-3:-1], "text": example["text"].shape[-1]},
+            "formats": _tell_formats(config, built.tokenizer, state, workdir),
+        }
+        _leave_description(workdir, given, state, facts | (command or {}))
         health = _build_health(config, workdir, state, built, loader, checkpointer, record)
         profiler = Profiler(workdir, profile, int(state.step), config.total_steps)
         stack.callback(profiler.close)
@@ -343,6 +335,28 @@ def _build(config: Any, fed: Any) -> _Built:
     check.check_precomputed(fed, objective)
     check.check_keep_best(config, evaluators)
     return _Built(mesh, tokenizer, objective, evaluators, record)
+
+
+class _Fed(NamedTuple):
+    """The training data of a run."""
+
+    loader: TrainingData
+    record: dict[str, Any]  # what the next checkpoints say of it and of what is built
+    examples: Batch  # the first, to show
+    first_batch: Batch  # on the devices
+
+
+def _open_data(config: Any, fed: Any, built: _Built, stack: contextlib.ExitStack) -> _Fed:
+    """Opens the training data, which every process has alike, and reads a batch."""
+    rows = process_rows(built.mesh, config.batch_size)
+    loader = stack.enter_context(build.build_train_loader(fed, built.tokenizer, rows))
+    agreement.check_data(loader.shards)
+    # A restored state agrees with the record of what is built; sizes are compared after it.
+    record = {**built.record, restore.SIZES: dict(loader.sizes)}
+    # An iterator that is saved cannot begin elsewhere than at its beginning.
+    record[restore.SKIPPED] = 0 if loader.saved else count_batches_before(config)
+    local = loader.batch(0)  # placed before its memory is used again
+    return _Fed(loader, record, take_first(local), place_batch(local, built.mesh))
 
 
 def _restore_or_create(
