@@ -20,6 +20,11 @@ def list_stages(config: Node) -> list[Node]:
     return [*(list_stages(first) if first else ()), config]
 
 
+def count_steps_before(config: Node) -> int:
+    """Returns the steps of all stages before a run."""
+    return sum(each["total_steps"] for each in list_stages(config)[:-1])
+
+
 def count_batches_before(config: Node) -> int:
     """Returns how many of a run's batches the stages before it use up, the last perhaps in part.
 

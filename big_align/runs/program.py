@@ -9,6 +9,7 @@ import jax
 import optax
 from jax.sharding import Mesh
 
+from big_align.config.stages import count_steps_before
 from big_align.core.nodes import Node
 from big_align.core.types import Batch, Metrics, Objective, Params
 from big_align.parallel.devices import choices, compilation, rematerialization, traced
@@ -150,6 +151,7 @@ def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch
         learning_rate=learning_rate,
         gradient_dtype=config["gradient_dtype"],
         frozen=frozen,
+        steps_before=count_steps_before(config),
     )
     options = choose_options(mesh, config["compiler_options"])
     parts = config["microbatches"]

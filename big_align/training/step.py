@@ -139,18 +139,19 @@ def make_train_step(
     learning_rate: optax.Schedule | None = None,
     gradient_dtype: str = "float32",
     frozen: tuple[str, ...] = (),
+    steps_before: int = 0,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Makes the pure function from a state and a batch to the next state and metrics.
 
     The learning rate is that of the rows of tables, which also need a row optimizer. Gradients of
     weights are summed over devices in `gradient_dtype`. The optimizer leaves the `frozen` paths
     alone: their gradients are zero, so the compiler omits the backward pass that would compute
-    them. The metrics are those of the objective and `loss`, `gradient_norm`, `parameter_norm`,
-    `update_norm`.
+    them. Random draws go on after those of `steps_before`, the steps of stages before. The metrics
+    are those of the objective and `loss`, `gradient_norm`, `parameter_norm`, `update_norm`.
     """
 
     def gradients(state: TrainState, batch: Batch) -> tuple[Gradients, dict[str, Drawn]]:
-        key = jax.random.fold_in(state.rng, state.step)
+        key = jax.random.fold_in(state.rng, state.step + steps_before)
         augment_rng, rng, draw_rng = jax.random.split(key, 3)
         batch = objective.augment(batch, augment_rng, state.step)
         rows = len(jax.tree.leaves(dict(batch))[0])

@@ -239,8 +239,9 @@ def test_layers_go_on_and_numbers_where_the_optimizer_does(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_two_stages_with_a_kept_optimizer_are_one_run(tmp_path, name):
-    """To the last digit: weights, moments and examples go on, and so does nothing else."""
-    fields = {"optimizer.name": name}
+    """To the last digit: weights, moments, examples and random draws go on, and nothing else."""
+    drawn = {"model.text.dropout": 0.1, "model.image.keep": 0.5}
+    fields = {"optimizer.name": name, **drawn}
     train.run(make_stage(steps=6, **fields), str(tmp_path / "one"))
     kept = {"init.optimizer": "kept", "average_decay": 0.9, **fields}
     chain = make_chain(
