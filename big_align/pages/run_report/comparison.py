@@ -15,6 +15,7 @@ from big_align.pages.run_report.sections import (
     summarize,
     training_curves,
 )
+from big_align.pages.run_report.stages import join_stages
 from big_align.pages.run_report.starts import compare_configs, find_field
 
 
@@ -47,7 +48,7 @@ def name_runs(records: Sequence[RunRecord]) -> list[str]:
 
 def _list_runs(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[list[str]]:
     for name, record in zip(names, records, strict=True):
-        known = {tile.what: tile.number for tile in summarize(record)}
+        known = {tile.what: tile.number for tile in summarize(join_stages(record)[0])}
         config, _ = record.find_changes()
         columns = "steps are done", "images per second", "since the run began", "parameters"
         yield [name, config, *(known.get(what, "") for what in columns)]
@@ -75,11 +76,15 @@ def _list_evaluations(names: Sequence[str], records: Sequence[RunRecord]) -> dic
 
 
 def _draw_curves(names: Sequence[str], records: Sequence[RunRecord]) -> list[Drawing]:
-    """Draws every number of all runs in one chart, with the same color for a run throughout."""
-    training = [training_curves(record) for record in records]
+    """Draws every number of all runs in one chart, with the same color for a run throughout.
+
+    Steps are counted through all stages of a run.
+    """
+    joined = [join_stages(record)[0] for record in records]
+    training = [training_curves(record) for record in joined]
     curves = [
         {"loss": own.pop("loss"), **drawn_evaluations(record), **own}
-        for own, record in zip(training, records, strict=True)
+        for own, record in zip(training, joined, strict=True)
     ]
     charts = (
         draw_chart(key, {name: x.get(key, []) for name, x in zip(names, curves, strict=True)})

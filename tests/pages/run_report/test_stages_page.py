@@ -6,7 +6,7 @@ import json
 import pytest
 
 from big_align.pages import charts
-from big_align.pages.run_report import report
+from big_align.pages.run_report import comparison, report
 from big_align.pages.run_report.run_record import read_record
 from big_align.pages.run_report.stages import join_stages, list_stages, tell_costs
 from big_align.pages.run_report.starts import record_start
@@ -48,6 +48,12 @@ def test_steps_are_counted_through(tmp_path):
     joined, marks = join_stages(make_stages(tmp_path, 2, 3, done=(2, 1)))
     assert joined.series["loss"] == [(1, 1.0), (2, 2.0), (3, 101.0)] and marks == [2]
     assert (joined.step, joined.total_steps, joined.seconds) == (3, 5, {"steps": 120.0})
+
+
+def test_runs_are_compared_with_all_their_stages(tmp_path):
+    records = [make_stages(tmp_path / "chain", 4, 3, 2), make_stages(tmp_path / "one", 9)]
+    page = comparison.compare_runs(records).replace("<wbr>", "")
+    assert page.count("9 of 9") == 2 and "2 of 2" not in page
 
 
 def test_a_run_whose_last_stage_has_not_begun_has_its_page(tmp_path):
