@@ -234,8 +234,7 @@ def list_uses(record: RunRecord) -> dict[str, str]:
     if (find_node(config, "model.text") or {}).get("name"):
         commands["Classify"] = f"{TOOL}.classify --model={folder} --names='a dog,a cat' PHOTO.jpg"
     source, flags = find_node(config, "data.source") or {}, "--source='photos/**/*.jpg'"
-    kind = str(source.get("name"))
-    if kind in SOURCES and kind not in ("digits", "npz"):  # files of images
+    if str(source.get("name")) in SOURCES:
         flags = write_source_flags(source)
     index = shlex.quote(f"{record.workdir.rstrip('/')}/index")
     commands["Index"] = f"{TOOL}.index --model={folder} {flags} --output={index}"
