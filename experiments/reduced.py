@@ -16,7 +16,7 @@ END = 0.1
 """Fraction of the steps that a full-length end has; FLIP's and CLIPA's are shorter."""
 END_RATE = 0.3
 """Learning rate of an end, as a part of that before."""
-POINTS = 4
+POINTS = 2
 """Evaluations of a stage that is not an end."""
 TOWER = dict(name="vit", width=128, depth=4, mlp_dim=512, heads=4, pool="mean")
 
@@ -49,16 +49,12 @@ class Data(NamedTuple):
     changes: Mapping[str, Any]
 
 
-def _images(pixels: int) -> str:
-    return f"random_resized_crop({pixels}, 0.5, 1.0)|flip_horizontal"
-
-
 PAIRS, CLASSES = "reduced_pairs", "reduced_classes"
 DATA = {
     PAIRS: Data(
         "align_flickr8k",
         128,
-        5.5,
+        4.0,
         {Part(128, 1.0): 0.93, Part(128, 0.5): 0.57, Part(128, 0.25): 0.39, Part(64, 1.0): 0.38},
         RECALLS,
         {
@@ -71,7 +67,7 @@ DATA = {
     CLASSES: Data(
         "unicl_cifar10",
         32,
-        2.5,
+        1.75,
         {Part(32, 1.0): 0.715, Part(32, 0.5): 0.4, Part(32, 0.25): 0.255, Part(16, 1.0): 0.25},
         {"top-1": "zero_shot/top1"},
         {"model.image": TOWER | {"variant": "ti/4"}},
