@@ -16,6 +16,8 @@ END = 0.1
 """Fraction of the steps that a full-length end has; FLIP's and CLIPA's are shorter."""
 END_RATE = 0.3
 """Learning rate of an end, as a part of that before."""
+APART = 0.015
+"""What two rows are apart in a picture, as a part of their minutes."""
 POINTS = 2
 """Evaluations of a stage that is not an end."""
 TOWER = dict(name="vit", width=128, depth=4, mlp_dim=512, heads=4, pool="mean")
@@ -143,17 +145,21 @@ def _find_part(config: Any) -> Part:
 
 
 def plot(found: dict[str, Found], path: pathlib.Path, data: Data) -> None:
-    """Draws what was measured against the minutes that a core had trained."""
+    """Draws what was measured against the minutes that a core had trained.
+
+    Rows end at the same time, so they are drawn a little apart.
+    """
     panels = []
     for title, measure in data.measures.items():
         lines = {}
-        for row, runs in found[""].items():
-            points = [key for key in runs[0] if key.startswith(f"{measure}@")]
-            values = {float(key.partition("@")[2]): [100 * x[key] for x in runs] for key in points}
+        for number, (row, runs) in enumerate(found[""].items()):
+            at = {key: key.partition("@")[2] for key in runs[0] if key.startswith(f"{measure}@")}
+            apart = data.minutes * APART * (number - (len(ROWS) - 1) / 2)
+            values = {float(x) + apart: [100 * run[key] for run in runs] for key, x in at.items()}
             lines[row] = pictures.Line(values, dict(marker="o", ls="--" if "then" in row else "-"))
         axes = dict(xlabel="minutes of a core", ylabel=f"{title} (%)")
         panels.append((lines, axes))
-    pictures.draw(path, panels, (5 * len(panels), 4), sharex=True)
+    pictures.draw(path, panels, (2.5 + 4 * len(panels), 4), sharex=True)
 
 
 def measure_steps(name: str, part: Part) -> Numbers:
