@@ -180,12 +180,13 @@ def measure_steps(name: str, part: Part) -> Numbers:
 
 def _make(name: str, question: str, paper: str, dev: Mapping[str, Any], needs: str) -> Experiment:
     data = DATA[name]
+    rows = {title: Row(title, data.config, dev=dev) for title in ROWS}
     return Experiment(
         question=question,
         paper=paper,
         page=f"{PAGE}#{name.replace('_', '-')}",
         needs=needs,
-        tables={"": Table({title: Row(title, data.config, dev=dev) for title in ROWS})},
+        tables={"": Table(rows, baselines=("all patches", "a quarter"))},
         columns=data.measures,
         seeds=3,
         rates=(1e-3, 3e-3),
@@ -198,14 +199,14 @@ def _make(name: str, question: str, paper: str, dev: Mapping[str, Any], needs: s
 EXPERIMENTS = {
     PAIRS: _make(
         PAIRS,
-        "In equal time, is it worth to see fewer patches, or smaller images?",
+        "In equal time, is it worth seeing fewer patches, or smaller images?",
         "FLIP, Figure 1; CLIPA, Figure 1",
         {},
         "",
     ),
     CLASSES: _make(
         CLASSES,
-        "In equal time, is it worth for UniCL to see fewer patches, or smaller images?",
+        "In equal time, is it worth seeing fewer patches, or smaller images, with UniCL?",
         "none",
         {"data.hold_out": 0.1, "evaluators.*.source": {"name": "held_out"}},
         "CIFAR-10",
