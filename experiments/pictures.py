@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from experiments.tables import measure_interval
 
+MOST_INSIDE = 5
+"""Lines that a legend within a panel has; a longer one is beside the panels."""
+
 
 class Line(NamedTuple):
     """A line of a panel: the values of all seeds by what was varied, and matplotlib's settings."""
@@ -31,7 +34,8 @@ def draw(
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (axes,) = pyplot.subplots(1, len(panels), figsize=size, squeeze=False, **settings)
+    settings |= dict(figsize=size, squeeze=False, layout="constrained")
+    figure, (axes,) = pyplot.subplots(1, len(panels), **settings)
     for axis, (lines, described) in zip(axes, panels, strict=True):
         for label, line in lines.items():
             points = [measure_interval(values) for values in line.numbers.values()]
@@ -44,6 +48,8 @@ def draw(
             values = sorted({value for line in lines.values() for value in line.numbers})
             axis.set_xticks(values, [f"{value:g}" for value in values])
             axis.minorticks_off()
-    axes[0].legend(frameon=False)
-    figure.tight_layout()
+    if len(panels[0][0]) > MOST_INSIDE:
+        figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, loc="outside right")
+    else:
+        axes[0].legend(frameon=False)
     figure.savefig(path, dpi=120)

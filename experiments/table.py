@@ -1,6 +1,6 @@
 """The table of experiments; each paper's rows are in its module."""
 
-from experiments import align, iclip, idea, mlcd, noise, unicl
+from experiments import align, iclip, idea, mlcd, noise, reduced, unicl
 from experiments.experiment import Experiment
 from experiments.training import Training
 
@@ -11,6 +11,7 @@ EXPERIMENTS: dict[str, Experiment] = (
     | iclip.EXPERIMENTS
     | mlcd.EXPERIMENTS
     | idea.EXPERIMENTS
+    | reduced.EXPERIMENTS
 )
 """By name."""
 

@@ -71,6 +71,8 @@ def configure(experiment: Any, training: Training, row: Any = None) -> Any:
 def _shorten(config: Any, steps: int | None) -> None:
     """Has a config train for a few steps, to try an experiment out; in place."""
     if steps:
+        if first := config.get("first"):
+            _shorten(first, steps)
         config.total_steps, config.schedule.warmup_steps, config.log_every = steps, 0, 1
         config.evaluate_every = config.checkpoint.every = steps
 
