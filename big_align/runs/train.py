@@ -337,7 +337,7 @@ def _build(config: Any, fed: Any) -> _Built:
     return _Built(mesh, tokenizer, objective, evaluators, record)
 
 
-class _Fed(NamedTuple):
+class _Data(NamedTuple):
     """The training data of a run."""
 
     loader: TrainingData
@@ -346,7 +346,7 @@ class _Fed(NamedTuple):
     first_batch: Batch  # on the devices
 
 
-def _open_data(config: Any, fed: Any, built: _Built, stack: contextlib.ExitStack) -> _Fed:
+def _open_data(config: Any, fed: Any, built: _Built, stack: contextlib.ExitStack) -> _Data:
     """Opens the training data, which every process has alike, and reads a batch."""
     rows = process_rows(built.mesh, config.batch_size)
     loader = stack.enter_context(build.build_train_loader(fed, built.tokenizer, rows))
@@ -356,7 +356,7 @@ def _open_data(config: Any, fed: Any, built: _Built, stack: contextlib.ExitStack
     # An iterator that is saved cannot begin elsewhere than at its beginning.
     record[restore.SKIPPED] = 0 if loader.saved else count_batches_before(config)
     local = loader.batch(0)  # placed before its memory is used again
-    return _Fed(loader, record, take_first(local), place_batch(local, built.mesh))
+    return _Data(loader, record, take_first(local), place_batch(local, built.mesh))
 
 
 def _restore_or_create(

@@ -31,7 +31,9 @@ class TrainState:
     params: Params
     model_state: ModelState
     opt_state: Any  # moments and counts
-    rng: Any  # uint32 [2], of the run: step k draws from `fold_in(rng, k)`, so it never changes
+    # uint32 [2], of the run. It never changes: step k, counted through all stages, draws from
+    # `fold_in(rng, k)`.
+    rng: Any
     average: Any = None  # moving averages of `params` and `model_state`, if they are kept
     tables: Any = struct.field(default_factory=dict)  # `row_tables.Table`s by name
 

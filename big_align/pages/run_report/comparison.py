@@ -21,14 +21,14 @@ from big_align.pages.run_report.starts import compare_configs, find_field
 
 def compare_runs(records: Sequence[RunRecord]) -> str:
     """Returns the page about several runs."""
-    names = name_runs(records)
+    names, joined = name_runs(records), [join_stages(record)[0] for record in records]
     return render(
         "comparison.html",
         title=f"{len(records)} runs",
         names=names,
-        runs=list(_list_runs(names, records)),
+        runs=list(_list_runs(names, joined)),
         evaluations=_list_evaluations(names, records),
-        charts=_draw_curves(names, records),
+        charts=_draw_curves(names, joined),
         changes=[
             [field, *(format_value(find_field(record.config, field)) for record in records)]
             for field in sorted(_list_changes(records))
@@ -48,7 +48,7 @@ def name_runs(records: Sequence[RunRecord]) -> list[str]:
 
 def _list_runs(names: Sequence[str], records: Sequence[RunRecord]) -> Iterator[list[str]]:
     for name, record in zip(names, records, strict=True):
-        known = {tile.what: tile.number for tile in summarize(join_stages(record)[0])}
+        known = {tile.what: tile.number for tile in summarize(record)}
         config, _ = record.find_changes()
         columns = "steps are done", "images per second", "since the run began", "parameters"
         yield [name, config, *(known.get(what, "") for what in columns)]
@@ -76,15 +76,11 @@ def _list_evaluations(names: Sequence[str], records: Sequence[RunRecord]) -> dic
 
 
 def _draw_curves(names: Sequence[str], records: Sequence[RunRecord]) -> list[Drawing]:
-    """Draws every number of all runs in one chart, with the same color for a run throughout.
-
-    Steps are counted through all stages of a run.
-    """
-    joined = [join_stages(record)[0] for record in records]
-    training = [training_curves(record) for record in joined]
+    """Draws every number of all runs in one chart, with the same color for a run throughout."""
+    training = [training_curves(record) for record in records]
     curves = [
         {"loss": own.pop("loss"), **drawn_evaluations(record), **own}
-        for own, record in zip(training, joined, strict=True)
+        for own, record in zip(training, records, strict=True)
     ]
     charts = (
         draw_chart(key, {name: x.get(key, []) for name, x in zip(names, curves, strict=True)})
