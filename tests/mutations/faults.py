@@ -356,7 +356,7 @@ TRAINING = (
     Fault(
         "every step draws the same",
         "big_align/training/step.py",
-        "jax.random.fold_in(state.rng, state.step)",
+        "jax.random.fold_in(state.rng, state.step + steps_before)",
         "state.rng",
         [
             "tests/training/test_step_by_hand.py"
