@@ -11,7 +11,8 @@ from big_align.core.progress import make_bar
 from big_align.data import boundary
 from big_align.data.examples import BrokenExample, Source, language_of
 from big_align.data.files import exists
-from big_align.prepare import steps, storage
+from big_align.data.shared import storage
+from big_align.prepare import steps
 from big_align.prepare.examination import examine_example
 from big_align.prepare.inputs import SAMPLED_FILES, rename_flags
 from big_align.prepare.page import write_report

@@ -11,7 +11,8 @@ from apache_beam.options.pipeline_options_validator import PipelineOptionsValida
 from apache_beam.runners.runner import create_runner
 
 from big_align.core.errors import UserError, put_in_a_line, suggest
-from big_align.prepare import steps, storage, transforms
+from big_align.data.shared import storage
+from big_align.prepare import steps, transforms
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from big_align.data import record_encoding
-from big_align.prepare import storage
+from big_align.data.shared import storage
 
 FORMATS = ("tar", "tfrecord", "array_record")
 """What shards are, and how their names end."""

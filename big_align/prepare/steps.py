@@ -12,8 +12,9 @@ from big_align.data.column_values import spell_halves
 from big_align.data.examples import BLANK
 from big_align.data.json_texts import parse_json
 from big_align.data.loading.broken import name_kind
+from big_align.data.shared import storage
 from big_align.prepare import inputs as inputs_of
-from big_align.prepare import shards, storage
+from big_align.prepare import shards
 from big_align.prepare.examination import encode_member, examine_stretch
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan

@@ -71,8 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def find_duplicates(options: argparse.Namespace) -> None:
     """Finds near-duplicates, writes the list and prints a summary."""
+    from big_align.data.shared import storage
     from big_align.parallel.meshes import make_mesh
-    from big_align.prepare import storage
     from big_align.prepare.inputs import find_inputs
     from big_align.runs import workdir
     from big_align.use.duplicates import twin_list, twin_page
