@@ -125,6 +125,18 @@ def hub(tmp_path, monkeypatch):
         yield served
 
 
+@pytest.fixture
+def bucket(monkeypatch):
+    """An empty bucket, s3://pairs, on loopback, which this process and what it starts use."""
+    for name in ("s3fs", "flask", "moto"):
+        pytest.importorskip(name, reason="a bucket on loopback takes s3fs, moto[s3] and flask-cors")
+    from tests import s3_server
+
+    with s3_server.serve() as served:
+        s3_server.use(served, monkeypatch)
+        yield served
+
+
 @pytest.fixture(autouse=True)
 def own_verbosity():
     """A command says how much its process logs, and where: that must not last longer than it."""
