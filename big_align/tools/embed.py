@@ -72,8 +72,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def embed(options: argparse.Namespace) -> None:
     """Embeds, and prints what was done."""
-    from big_align.data.precomputed import single_files
+    from big_align.data.precomputed import shard_files, single_files
     from big_align.data.precomputed.embedding_files import EmbeddingFolder
+    from big_align.data.precomputed.shard_files import EMBEDDINGS
     from big_align.parallel.distributed import agreement
 
     _check(options)
@@ -82,11 +83,13 @@ def embed(options: argparse.Namespace) -> None:
     dtype = options.dtype or ("float32" if output.suffix == ".parquet" else "float16")
     if output.suffix not in single_files.ENDINGS:
         embed_into(options, output, dtype)
-        # A process with fewer shards waits here: JAX ends all some minutes after one has exited.
+        # A process that is done waits here: JAX ends all some minutes after one has exited.
         agreement.gather("embedded", None)
         return
     folder = output.with_name(output.name + ".shards")  # from which the same command continues
     embed_into(options, folder, dtype)
+    if output.exists() or shard_files.list_missing(folder, EMBEDDINGS):
+        return  # whoever comes last writes the file
     rows = EmbeddingFolder(folder)
     write = single_files.write_npy if output.suffix == ".npy" else single_files.write_parquet
     keys, told = rows.keys, ""
@@ -125,7 +128,6 @@ def _check(options: argparse.Namespace) -> None:
 
 def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str) -> None:
     from big_align.config.components.source_flags import open_source
-    from big_align.parallel.distributed import agreement
     from big_align.runs import workdir
     from big_align.runs.embedding import embed_source
     from big_align.weights.hub.download import fix_revision
@@ -138,9 +140,8 @@ def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str)
     )
     print(f"{named}: {pretrained.description}, images by {encoder.transform}")
     made_by = {"model": named, "source": node}
-    agreement.check_index(embed_source.describe_folder(encoder, source, dtype, made_by))
     count = embed_source.embed_source(
-        encoder, source, folder, dtype, made_by, options.max_broken_fraction
+        encoder, source, folder, dtype, made_by, options.max_broken_fraction, wait=False
     )
     total, shards = int(source.shard_sizes.sum()), len(source.shard_sizes)
     print(
@@ -167,7 +168,7 @@ def _embed_texts(options: argparse.Namespace, folder: pathlib.Path, dtype: str) 
     model = loaded_model.load(named, batch_size=options.batch_size, progress=False)
     print(f"{named}: {model.description}")
     made_by = {"model": named, "source": node}
-    count = embed_texts.embed_texts(model, texts, folder, dtype, made_by)
+    count = embed_texts.embed_texts(model, texts, folder, dtype, made_by, wait=False)
     total, shards = int(texts.shard_sizes.sum()), len(texts.shard_sizes)
     print(f"{folder}: {count} of {total} texts embedded now, {shards} shards")
 

@@ -1,5 +1,6 @@
 """Files of any fsspec file system."""
 
+import contextlib
 import functools
 import io
 import shutil
@@ -12,7 +13,7 @@ from big_align.data.remote import hub
 
 PAUSES = 1.0, 5.0  # seconds before what failed for the network is tried again
 SILENCE = 30.0  # seconds without a byte from a web server, after which it has failed
-FINAL = FileNotFoundError, IsADirectoryError, PermissionError
+FINAL = FileExistsError, FileNotFoundError, IsADirectoryError, PermissionError
 """Errors that another try does not mend."""
 CHANGES = "etag", "ETag", "mtime", "updated", "LastModified", "blob_id"
 """What file systems call that which changes with a file."""
@@ -21,6 +22,13 @@ NO_PARTS = (
     "nothing can be read at random; copy the files to a disk, or to a server or bucket that sends "
     "parts"
 )
+
+NOT_EXCLUSIVE = (
+    "this file system does not say which of several processes was the first to create a file, so "
+    "they cannot share work here; disks, S3, Google Cloud Storage and Azure do, by a new fsspec"
+)
+
+_EXCLUSIVE: set[type] = set()  # kinds of file systems that have been found to say so
 
 
 class SendsNoParts(UserError, PermissionError):
@@ -109,15 +117,36 @@ class FsspecFiles:
         with self._filesystem.open(path, "wb") as remote:
             shutil.copyfileobj(content, remote, 2**24)
 
+    def create(self, path: str, content: bytes) -> bool:
+        """Writes a file if there is none; returns whether this has made it.
+
+        It is a UserError if the file system cannot tell which of several writers was the first.
+        """
+        kind, made = type(self._filesystem), self._create(path, content)
+        if made and kind not in _EXCLUSIVE and self._create(path, content):
+            raise UserError(f"{path}: {NOT_EXCLUSIVE}")  # it writes over what is there
+        _EXCLUSIVE.add(kind)
+        return made
+
+    def _create(self, path: str, content: bytes) -> bool:
+        try:
+            self._call(path, self._filesystem.pipe_file, path, content, mode="create")
+        except FileExistsError:
+            return False
+        except (NotImplementedError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: {NOT_EXCLUSIVE} ({put_in_a_line(str(error))})") from error
+        return True
+
     def list(self, folder: str) -> list[str]:
         """Returns the names of what is in a folder now."""
         self._filesystem.invalidate_cache()
         found = self._call(folder, self._filesystem.ls, folder, detail=False)
+        self._filesystem.invalidate_cache()  # of what others write from now on
         return [name.rstrip("/").rpartition("/")[2] for name in found]
 
     def remove(self, path: str) -> None:
         """Removes a file, or a folder and all in it, if it is there."""
-        if self._call(path, self._filesystem.exists, path):
+        with contextlib.suppress(FileNotFoundError):
             self._call(path, self._filesystem.rm, path, recursive=True)
 
     def _call(self, path: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:

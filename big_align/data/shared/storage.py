@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from big_align.core import whole_files
@@ -43,6 +43,23 @@ def open_whole(path: str) -> Iterator[Any]:
         raise UserError(f"{path} cannot be written: {error}") from error
 
 
+def create_whole(path: str, content: bytes) -> bool:
+    """Writes a file if there is none; returns whether this has made it, or one with this content.
+
+    Of several processes that try at once, one alone makes it. Its answer may be lost, and the
+    system's own second try then finds the file: the content must tell whose it is.
+    """
+    try:
+        if "://" in path:
+            made = open_filesystem(path).create(path, content)
+        else:
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            made = whole_files.create_whole(path, content)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error}") from error
+    return made or read_bytes(path) == content
+
+
 @contextlib.contextmanager
 def own_folder(folder: str) -> Iterator[None]:
     """Makes a folder and keeps a second process of this machine out; elsewhere it does nothing."""
@@ -66,6 +83,12 @@ def write_text(path: str, text: str) -> None:
 def write_json(path: str, value: Any) -> None:
     """Writes JSON for people to read, the same for equal values."""
     write_text(path, json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """Writes a file."""
+    with open_whole(path) as file:
+        file.write(content)
 
 
 def read_json(path: str) -> Any:
@@ -132,9 +155,12 @@ def remove(path: str) -> None:
             os.unlink(path)
 
 
-def remove_unfinished(folder: str) -> None:
-    """Removes what a killed process has left half written in a local folder."""
+def remove_unfinished(folder: str, which: Callable[[str], bool] = bool) -> None:
+    """Removes what killed processes have left half written in a local folder.
+
+    Of some files alone, if `which` says so of their names.
+    """
     if "://" not in folder and os.path.isdir(folder):
         for name in os.listdir(folder):
-            if name.endswith(whole_files.PARTIAL):
+            if name.endswith(whole_files.PARTIAL) and which(whole_files.find_whole(name)):
                 remove(os.path.join(folder, name))
