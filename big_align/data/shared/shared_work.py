@@ -139,7 +139,7 @@ class SharedWork:
                     self._at = random.randrange(len(self.units))  # others are at work near here
                     self._look()
                     continue
-                if all(map(self.has, unit.files)):  # since this process has looked
+                if self.is_finished(unit):  # since this process has looked
                     self.finish(number)
                     continue
             self._mine.add(number)
@@ -173,12 +173,16 @@ class SharedWork:
         """Returns whether a file is in the folder."""
         return files.exists(storage.join(self.folder, name))
 
+    def is_finished(self, unit: Unit, names: set[str] | None = None) -> bool:
+        """Returns whether a unit is finished, by the names of the files in the folder if given."""
+        return all(map(self.has, unit.files)) if names is None else names.issuperset(unit.files)
+
     def _look(self) -> None:
         """Looks at what is in the folder."""
         began = self._clock()
         names = set(storage.list_names(self.folder))
         for number, unit in enumerate(self.units):
-            if number not in self.done and names.issuperset(unit.files):
+            if number not in self.done and self.is_finished(unit, names):
                 self.done.add(number)
         self._held = {}
         for lease in sorted(
