@@ -12,6 +12,7 @@ import pytest
 
 import big_align
 from big_align import weights
+from big_align.core.errors import UserError
 from big_align.data.precomputed import shared_shards
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.data.shared import storage
@@ -133,6 +134,26 @@ def test_a_process_with_less_to_do_waits_for_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(embed, "_embed_images", embed_images)
     monkeypatch.setattr(processes, "join_processes", lambda: None)
     assert run_both(monkeypatch, count) == [2, 2]
+
+
+def test_a_bucket_gets_what_a_folder_gets(model, source, tmp_path, monkeypatch, capsys, bucket):
+    monkeypatch.setattr(shared_shards, "LEAST", 1)
+    assert run(model, source, tmp_path / "out") == 0
+    address = "s3://pairs/embeddings"
+    bucket.plan(seed=0, rate=0.1, kinds=("slow_down", "close"))
+    assert run_together(lambda _: run(model, source, address), 2) == [0, 0]
+    bucket.heal()
+    there = bucket.objects()
+    assert {name.removeprefix("embeddings/"): x for name, x in there.items()} == read_bytes(
+        tmp_path / "out"
+    )
+    capsys.readouterr()
+    assert run(model, source, address) == 0
+    assert "0 of 16 images embedded now" in capsys.readouterr().out
+    with pytest.raises(UserError, match="copy the folder to a disk"):
+        EmbeddingFolder(address)
+    assert run(model, source, f"{address}.npy") == 1
+    assert "is an address, and files are written here" in capsys.readouterr().err
 
 
 def test_of_two_models_at_once_one_is_told(model, source, tmp_path, monkeypatch, capsys):

@@ -26,6 +26,11 @@ class ShardFolder:
     """
 
     def __init__(self, path: str | os.PathLike, fields: Sequence[str], ending: str):
+        if "://" in os.fspath(path):
+            raise UserError(
+                f"{os.fspath(path)}: arrays are memory-mapped; copy the folder to a disk that all "
+                "processes see, and name that (`aws s3 sync`, `gcloud storage rsync`)"
+            )
         self.path = pathlib.Path(path)
         self.index = shard_files.read_index(self.path, ("shards", *fields))
         self._ending = ending

@@ -126,7 +126,7 @@ class SharedWork:
                 return False
             if owners and not self._told:
                 self._told = True
-                self._tell(owners, "waits" if self._wait else "waits for a sign that it goes on")
+                self._tell(owners, "waits" if self._wait else "waits for a sign of life")
             time.sleep(pause)
             pause = min([2 * pause, *(each.owner.seconds / 8 for each in watched)])
 
@@ -229,7 +229,7 @@ class SharedWork:
         self._bar.update(max(0, self._count_done() + self._pending - self._bar.n))
 
     def _tell(self, owners: Sequence[str], what: str) -> None:
-        others = f" and {len(owners) - NAMED} others" if len(owners) > NAMED else ""
+        others = f" and {len(owners) - NAMED} more" if len(owners) > NAMED else ""
         have = "has" if len(owners) == 1 else "have"
         print(
             f"{self.folder}: {', '.join(owners[:NAMED])}{others} still {have} {len(self._held)} of "
