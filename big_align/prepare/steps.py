@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from big_align.core.errors import UserError, put_in_a_line, tell_in_a_line
+from big_align.core.errors import UserError, pass_unreachable, put_in_a_line, tell_in_a_line
 from big_align.data import boundary, files
 from big_align.data.column_values import spell_halves
 from big_align.data.examples import BLANK
@@ -52,6 +52,7 @@ def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
                 about = {"count": len(empty), "rows": empty[:ROWS_LISTED]}
                 broken.append({"input": name, **about, "reason": "rows without an image"})
         except (ValueError, OSError) as error:
+            pass_unreachable(error)  # the file may be whole
             reason = inputs_of.rename_flags(tell_in_a_line(error)).removeprefix("--input: ")
             broken = [{"input": name, "count": 1, "whole_file": True, "reason": reason}]
         about = {"stretches": stretches, "broken": broken, "classes": classes}

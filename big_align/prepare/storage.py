@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from big_align.core import whole_files
-from big_align.core.errors import UserError
+from big_align.core.errors import Unreachable, UserError
 from big_align.core.locks import lock_folder
 from big_align.data import files
 from big_align.data.json_texts import NotJson, parse_json
@@ -31,14 +31,16 @@ def open_whole(path: str) -> Iterator[Any]:
     """
     try:
         if "://" in path:
-            with tempfile.TemporaryFile() as file:
+            with tempfile.NamedTemporaryFile() as file:
                 yield file
-                file.seek(0)
-                open_filesystem(path).write(path, file)
+                file.flush()
+                open_filesystem(path).write(path, file.name)
             return
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with whole_files.open_whole(path) as file:
             yield file
+    except Unreachable:
+        raise
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}") from error
 
