@@ -93,9 +93,12 @@ def read_bytes(path: str) -> bytes | None:
         return None
 
 
-def read_lines(path: str) -> Iterator[Any]:
-    """Yields the objects of a file with one JSON object per line; nothing if there is no file."""
-    for number, line in enumerate((read_text(path) or "").split("\n"), start=1):
+def read_lines(path: str, optional: bool = False) -> Iterator[Any]:
+    """Yields the objects of a file with one JSON object per line; one that is optional may lack."""
+    text = read_text(path)
+    if text is None and not optional:
+        raise UserError(f"{path} is not there any more; run the same command again")
+    for number, line in enumerate((text or "").split("\n"), start=1):
         if line:
             yield _parse(line, path, f", line {number},")
 
