@@ -89,10 +89,17 @@ class Bucket:
 
     def objects(self):
         """Returns all objects by their keys, as they are stored."""
+        found = self._find().keys
+        return {name: found[name].value for name in found}
+
+    def uploads(self):
+        """Returns the uploads in parts that were neither completed nor given up."""
+        return list(self._find().multiparts)
+
+    def _find(self):
         from moto.s3.models import s3_backends
 
-        found = s3_backends["123456789012"]["global"].buckets[BUCKET].keys
-        return {name: found[name].value for name in found}
+        return s3_backends["123456789012"]["global"].buckets[BUCKET]
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -153,6 +160,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return int(status.split()[0]), list(headers), content
 
 
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_):
+        pass  # clients that were killed
+
+
 @contextlib.contextmanager
 def serve(port=0):
     """Serves an empty bucket `s3://pairs` until the end of the block."""
@@ -165,8 +179,7 @@ def serve(port=0):
     bucket = Bucket()
     app = DomainDispatcherApplication(create_backend_app)
     handler = type("OwnHandler", (Handler,), {"bucket": bucket, "app": staticmethod(app)})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", port), handler)
     bucket.url = f"http://127.0.0.1:{server.server_address[1]}"
     s3_backends["123456789012"]["global"].create_bucket(BUCKET, "us-east-1")
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
@@ -188,6 +201,14 @@ def list_variables(bucket):
         "AWS_ENDPOINT_URL": bucket.url,
         "AWS_EC2_METADATA_DISABLED": "true",
     }
+
+
+def make_client(bucket):
+    """Returns an s3fs of its own, as another program has one."""
+    import s3fs
+
+    about = {"key": "key", "secret": "secret", "endpoint_url": bucket.url}
+    return s3fs.S3FileSystem(**about, skip_instance_cache=True)
 
 
 def use(bucket, monkeypatch):

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from big_align.core.errors import UserError, tell_in_a_line
+from big_align.core.errors import UserError, pass_unreachable, tell_in_a_line
 from big_align.data.derived.source_pieces import Pieces, fingerprint_images
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
 from big_align.data.precomputed.shard_files import EMBEDDINGS, INDEX, list_missing
@@ -120,6 +120,7 @@ class EmbeddedFiles:
         try:
             return act(file)
         except (ValueError, OSError) as error:
+            pass_unreachable(error)
             self.unopened[self.inputs.paths[file]] = tell_in_a_line(error)
             return None
 
