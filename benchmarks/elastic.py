@@ -42,7 +42,7 @@ from benchmarks import measuring
 TERM = 2.0  # seconds of a lease
 STOPPED = 4  # of so many processes one is stopped; the others are killed
 IMAGES = 8  # of a shard, and of a batch
-UNITS_A_KILL = 20  # so that the work lasts until the last one
+UNITS_A_KILL = 26  # so that the work lasts until the last one
 AWAY = (0.0, 3.0)  # seconds until a killed process comes back
 IMPORTED = (
     "big_align.tools.embed",

@@ -16,7 +16,7 @@ UNIT = "000000-a.tar"
 FIRST = LeaseName(UNIT, 0)
 
 
-@pytest.fixture(params=["disk", "bucket"])
+@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.slow)])
 def folder(request, tmp_path):
     if request.param == "bucket":
         request.getfixturevalue("bucket")
@@ -121,6 +121,7 @@ def test_an_owner_that_was_stopped_renews_nothing_that_is_gone(folder, owner):
     assert storage.read_bytes(storage.join(folder, str(FIRST))) == content
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_lost_does_not_lose_the_lease(bucket):
     bucket.fail("PUT /pairs/work/a", "lose")
     made = Leases("s3://pairs/work")

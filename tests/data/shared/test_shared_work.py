@@ -15,7 +15,7 @@ UNITS = [Unit(f"u{n}", (f"u{n}.keys", f"u{n}.npy"), n + 1) for n in range(COUNT)
 WHOLE = sorted(name for unit in UNITS for name in unit.files)
 
 
-@pytest.fixture(params=["disk", "bucket"])
+@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.slow)])
 def folder(request, tmp_path):
     if request.param == "bucket":
         request.getfixturevalue("bucket")
@@ -36,6 +36,7 @@ def write(folder, number):
 def lose(work):
     """Ends a process as SIGKILL does: its leases stay, and are not renewed."""
     work._leases._over.set()
+    work._bar.close()
 
 
 def work_through(folder, done, **options):
@@ -62,6 +63,16 @@ def test_alone_the_order_is_that_of_the_list_and_what_is_there_stays(tmp_path):
     assert work_through(tmp_path, done)
     assert done == [n for n in range(COUNT) if n not in (1, 7)]
     assert work_through(tmp_path, done) and len(done) == COUNT - 2
+
+
+def test_what_another_has_finished_since_the_last_look_is_not_taken(folder):
+    one, other = SharedWork(folder, UNITS, "row"), SharedWork(folder, UNITS, "row")
+    first = next(one.take())
+    write(folder, first)
+    one.finish(first)
+    assert next(other.take()) != first and first in other.done
+    one.close()
+    other.close()
 
 
 def test_what_lost_processes_had_is_done_by_others(folder, short):
