@@ -44,7 +44,7 @@ VERBOSITY = logging.get_verbosity()
 
 LONG = (
     "test_docs.py", "test_faults.py", "test_torture.py", "test_slurm.py", "test_main.py",
-    "test_elastic.py",
+    "test_elastic.py", "test_killed_work.py",
 )  # fmt: skip
 """Files that take minutes, the longest first: dealt and begun before the others."""
 

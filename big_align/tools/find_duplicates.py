@@ -10,9 +10,11 @@ cosine. The page shows twenty of the pairs, the pairs just below the threshold, 
 all cosines. Look at it before you drop anything, since each model has a threshold of its own.
 
 Each image is embedded once, and its embedding is kept in --work: if the command was killed, running
-it again continues, and another threshold takes a moment. Give --input, --input_name and
---input_argument as you will give them to `prepare`, since keys refer to rows of files. With shards
-that `prepare` has made, use --keys=own: the list then fits the raw pairs that they were made from.
+it again continues, and another threshold takes a moment. Start the same command on as many hosts as
+there are, at any time, with --work and --output on a disk that all see: they share the files, and
+whoever finishes last writes the list. Give --input, --input_name and --input_argument as you will
+give them to `prepare`, since keys refer to rows of files. With shards that `prepare` has made, use
+--keys=own: the list then fits the raw pairs that they were made from.
 """
 
 import argparse

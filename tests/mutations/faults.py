@@ -447,10 +447,7 @@ TRAINING = (
         "big_align/data/shared/leases.py",
         "now - seen.since >= owner.seconds",
         "now - seen.since >= 0",
-        [
-            "tests/data/shared/test_leases.py"
-            "::test_an_owner_that_gives_no_sign_for_its_term_is_lost"
-        ],
+        ["tests/data/shared/test_leases.py::test_an_owner_that_gives_no_sign_for_its_term_is_lost"],
     ),
     Fault(
         "a unit that another process has just finished is done again",
