@@ -189,6 +189,8 @@ class FilesWork(SharedWork):
     def is_finished(self, unit: Unit, names: set[str] | None = None) -> bool:
         """Returns whether all embeddings of a file are there."""
         folder = pathlib.Path(self.folder, unit.name)
+        if names is not None and unit.name not in names:
+            return False
         try:
             return (folder / INDEX).is_file() and not list_missing(folder, EMBEDDINGS)
         except UserError:
