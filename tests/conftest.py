@@ -128,10 +128,9 @@ def hub(tmp_path, monkeypatch):
 @pytest.fixture
 def bucket(monkeypatch):
     """An empty bucket, s3://pairs, on loopback, which this process and what it starts use."""
-    for name in ("s3fs", "flask", "moto"):
-        pytest.importorskip(name, reason="a bucket on loopback takes s3fs, moto[s3] and flask-cors")
     from tests import s3_server
 
+    s3_server.skip_without()
     with s3_server.serve() as served:
         s3_server.use(served, monkeypatch)
         yield served

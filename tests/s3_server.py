@@ -13,6 +13,8 @@ import threading
 import time
 from typing import NamedTuple
 
+import pytest
+
 BUCKET = "pairs"
 REFUSALS = {
     "slow_down": (503, "SlowDown", "Please reduce your request rate."),
@@ -24,6 +26,12 @@ REFUSALS = {
 KINDS = (*REFUSALS, "cut", "lose", "slow", "close")
 """All faults. cut: the body of a PUT is not read whole, or that of a GET not sent whole; lose: what
 was asked is done, and the answer is lost; close: the connection ends without an answer."""
+
+
+def skip_without():
+    """Skips a test where the packages are not installed."""
+    for name in ("s3fs", "moto", "flask_cors"):
+        pytest.importorskip(name, reason="a bucket on loopback takes s3fs, moto[s3] and flask-cors")
 
 
 class Request(NamedTuple):

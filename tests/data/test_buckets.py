@@ -134,7 +134,7 @@ def test_a_listing_is_not_older_than_what_was_written_since(bucket):
 @pytest.mark.parametrize("fault", ["PUT .*partNumber=2", "POST .*uploadId="])
 def test_an_object_of_several_parts_is_whole_or_absent(bucket, fault):
     """Those of 100 MiB and more; a part that is lost is sent again with the others."""
-    content = CONTENT * 4200
+    content = CONTENT * 1040
     bucket.fail(fault, "close", times=10**6)
     with pytest.raises(Unreachable, match="cannot be written"):
         write(content=content)

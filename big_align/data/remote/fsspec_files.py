@@ -24,6 +24,7 @@ FINAL = (
 """Errors that are about a file, and that another try does not mend."""
 LIBRARIES = "aiohttp.", "botocore.", "aiobotocore."
 """How the modules begin whose errors are those of a connection, and no errors of files."""
+CUT = "ClientPayloadError", "ConnectionClosedError", "ServerDisconnectedError"
 UNMENDED = "Credential", "Token", "Profile", "Param", "Region", "Config"
 """In the names of botocore's errors about what the user has set."""
 CHANGES = "etag", "ETag", "mtime", "updated", "LastModified", "blob_id"
@@ -241,7 +242,9 @@ def _judge(path: str, error: Exception) -> retries.Verdict | None:
     if not isinstance(real, OSError) and not _is_of_network(real):
         return None
     passes = not any(word in type(real).__name__ for word in UNMENDED)
-    return retries.Verdict(Unreachable, f"{path}: {tell_in_a_line(real)}", passes)
+    cut = type(real).__name__ in CUT
+    told = "the connection was cut" if cut else tell_in_a_line(real)
+    return retries.Verdict(Unreachable, f"{path}: {told}", passes)
 
 
 def _judge_answer(path: str, status: int, error: BaseException | None) -> retries.Verdict | None:
