@@ -11,10 +11,10 @@ from samples import make_members, write_tar
 from big_align.core.errors import AccessRefused, Unreachable, UserError
 from big_align.data import boundary, files, listing
 from big_align.data.remote import retries
+from big_align.data.shared import storage
 from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.rows_source import RowsSource
 from big_align.data.sources.tar_source import TarSource
-from big_align.prepare import storage
 from tests import s3_server
 from tests.prepare.raw_pairs import write_parquet
 
