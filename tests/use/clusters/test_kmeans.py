@@ -313,7 +313,7 @@ def test_one_program_serves_all_iterations():
     means = SphericalKMeans(Sample(values), 9, tiny.make_mesh(8), 4, 64)
     for start in (centers, centers[::-1]):
         assert len(list(itertools.islice(means.iterate(start), 3))) == 3
-    assert means._assign._cache_size() == 1
+    assert means.programs.assign._cache_size() == 1
 
 
 def test_convergence_is_a_small_gain_without_empty_clusters():
