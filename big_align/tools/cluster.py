@@ -45,7 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     add("--sample", type=int,
         help="how many embeddings, drawn evenly, k-means iterates over, before one iteration over "
         "all (default: all throughout)")  # fmt: skip
-    add("--chunk", type=int, help="embeddings to read at a time (4096 on CPUs, else 16384 a device)")
+    add(
+        "--chunk", type=int, help="embeddings to read at a time (4096 on CPUs, else 16384 a device)"
+    )
     add("--block", type=int, help="centers to compare with at a time (256 on CPUs, else 8192)")
     add("--distributed", action="store_true", help="run as one of several processes, see launch/")
     return command.run(cluster, parser.parse_args(arguments))

@@ -27,13 +27,14 @@ from big_align.parallel.kernels.pair_tiles import (
     compare_plainly,
     spread,
 )
+from big_align.parallel.kernels.stated_flops import state_bytes
 
 GROUP = 512
 """Columns of a group."""
-UNIT = 128 * GROUP
-"""What the columns of a call are a multiple of: every lane of a TPU has a group."""
 LANES, TALL, WIDE = 128, 1024, 1024
 """A TPU's lanes, and the rows and columns that one program of its kernel multiplies."""
+UNIT = LANES * GROUP
+"""The columns of a block, at most: each of a TPU's lanes has a group of it."""
 VECTOR_MEMORY = 48 * 2**20
 TILED_CHIPS = ("h100", "h200")
 
@@ -45,7 +46,8 @@ FindMaxima = Callable[[Array, Array, Array], Maxima]
 def choose_maxima(device: Any) -> FindMaxima | None:
     """Returns what finds the maxima of groups on a device; None where XLA's products are as good.
 
-    Rows and columns are of bfloat16; columns are a multiple of `UNIT`, channels of 128.
+    Rows and columns are of bfloat16. Columns are blocks of equal size, as few as `UNIT` allows and
+    a multiple of `WIDE` each; channels are a multiple of 128.
     """
     if device.platform == "tpu":
         return find_maxima_on_tpu
@@ -107,15 +109,17 @@ def find_maxima_on_tpu(
     added: Float[Array, " n"],
     interpret: bool = False,
 ) -> Maxima:
-    """Does what `find_maxima_plainly` does on a TPU, with every 128th of `UNIT` columns in a group.
+    """Does what `find_maxima_plainly` does on a TPU, with every 128th column of a block in a group.
 
     A lane keeps its own maximum, so nothing moves between lanes.
     """
     count, dim = x.shape
     tall = min(TALL, -(-count // 16) * 16)
     x = jnp.pad(x, ((0, -count % tall), (0, 0)))
-    parts, steps = len(y) // UNIT, UNIT // WIDE
+    parts = -(-len(y) // UNIT)
+    steps = len(y) // (parts * WIDE)
     grid = len(x) // tall, parts, steps
+    moved = 2 * dim * (grid[0] * len(y) + len(x)) + 8 * parts * len(x) * LANES
     made = [jax.ShapeDtypeStruct((parts, len(x), LANES), t) for t in (jnp.float32, jnp.int32)]
     kept = pl.BlockSpec((None, tall, LANES), lambda row, part, step: (part, row, 0))
     kernel = pl.pallas_call(
@@ -135,18 +139,16 @@ def find_maxima_on_tpu(
         cost_estimate=pl.CostEstimate(
             flops=2 * len(x) * len(y) * dim,
             transcendentals=0,
-            bytes_accessed=2 * dim * (grid[0] * len(y) + len(x)) + 8 * parts * len(x) * LANES,
+            bytes_accessed=moved,
         ),
         interpret=interpret,
         name="group_maxima",
     )
-    with traced.describing():
+    with traced.describing(), state_bytes(moved):
         peak, step = kernel(x, y, added[None])
     lane = jnp.arange(LANES, dtype=jnp.int32)
-    place = step * LANES + lane + jnp.arange(parts, dtype=jnp.int32)[:, None, None] * UNIT
-    return tuple(
-        each.transpose(0, 2, 1).reshape(-1, len(x))[:, :count] for each in (peak, place)
-    )
+    place = step * LANES + lane + jnp.arange(parts, dtype=jnp.int32)[:, None, None] * (steps * WIDE)
+    return tuple(each.transpose(0, 2, 1).reshape(-1, len(x))[:, :count] for each in (peak, place))
 
 
 def _keep_largest(x: Any, y: Any, added: Any, peak: Any, place: Any) -> None:
@@ -159,9 +161,10 @@ def _keep_largest(x: Any, y: Any, added: Any, peak: Any, place: Any) -> None:
         place[...] = jnp.zeros(place.shape, place.dtype)
 
     channels = (((1,), (1,)), ((), ()))
-    products = jax.lax.dot_general(
-        x[...], y[...], channels, preferred_element_type=jnp.float32
-    ) + added[...]
+    products = (
+        jax.lax.dot_general(x[...], y[...], channels, preferred_element_type=jnp.float32)
+        + added[...]
+    )
     best, at = peak[...], place[...]
     for part in range(products.shape[1] // LANES):
         piece = products[:, part * LANES : (part + 1) * LANES]

@@ -79,9 +79,7 @@ class Programs:
 
         def on_device(centers: Centers, x: Array, sums: Array, counts: Array) -> tuple:
             x = nearest_centers.collect_rows(x)
-            cosine, label = (
-                y[:, 0] for y in nearest_centers.nearest_of_all(x, centers, layout, 1)
-            )
+            cosine, label = (y[:, 0] for y in nearest_centers.nearest_of_all(x, centers, layout, 1))
             # Rows of other devices and absent rows get a place beyond the end: they are dropped.
             place = label - centers.first[0]
             own = (place >= 0) & (place < layout.part) & (x != 0).any(axis=1)
@@ -106,7 +104,6 @@ class Programs:
             return centers.at[places].set(new, mode="drop")
 
         rows = batch_sharding(mesh)
-        self.prepare = layout.compile_preparation()
         self.assign = jax.jit(
             assign, donate_argnums=(1, 2), out_shardings=(parts, parts, rows, whole)
         )
@@ -165,7 +162,7 @@ class SphericalKMeans:
         Returns sums and counts of centers, the sum of cosines, and cosines and centers of the rows
         of each chunk, which stay on the devices.
         """
-        centers, (sums, counts) = self.programs.prepare(self._centers), self.programs.zeros()
+        centers, (sums, counts) = self._layout.prepare(self._centers), self.programs.zeros()
         found = []
 
         def begin() -> Iterator[Array]:

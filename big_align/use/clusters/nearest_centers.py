@@ -13,6 +13,7 @@ candidates are the largest of groups of centers (`group_maxima`), and no product
 """
 
 import collections
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -84,7 +85,7 @@ class CenterLayout:
             find_maxima = group_maxima.choose_maxima(device)
         self.find_maxima = find_maxima if part >= group_maxima.UNIT else None
         if self.find_maxima is not None:
-            block = unit = group_maxima.UNIT
+            block, unit = group_maxima.UNIT, group_maxima.WIDE
         elif block is None:
             block = BLOCK_CPU if device.platform == "cpu" else BLOCK
         check_at_least(1, k=k, block=block)
@@ -118,18 +119,22 @@ class CenterLayout:
         whole = jax.jit(lambda x: x, out_shardings=replicated(self.mesh))(centers)
         return np.asarray(whole)[: self.k]
 
-    def compile_preparation(self) -> Any:
-        """Returns the compiled function from centers to what rows are compared with."""
+    def prepare(self, centers: Float[Array, "rows d"]) -> Centers:
+        """Returns what rows are compared with."""
+        return Centers(centers, *self.round(centers))
 
-        def prepare(centers: Float[Array, "rows d"]) -> Centers:
+    @functools.cached_property
+    def round(self) -> Any:
+        """The compiled function from centers to the rest of what rows are compared with."""
+
+        def find(centers: Float[Array, "rows d"]) -> tuple[Array, Array]:
             first = jnp.arange(self.mesh.shape[SPLIT], dtype=jnp.int32) * self.part
             if self.candidates is None:
-                return Centers(centers, jnp.zeros((len(first), 0)), first)
+                return jnp.zeros((len(first), 0)), first
             lanes = -centers.shape[1] % group_maxima.LANES if self.find_maxima else 0
-            rounded = jnp.pad(centers.astype(jnp.bfloat16), ((0, 0), (0, lanes)))
-            return Centers(centers, rounded, first)
+            return jnp.pad(centers.astype(jnp.bfloat16), ((0, 0), (0, lanes))), first
 
-        return jax.jit(prepare, out_shardings=self.placement)
+        return jax.jit(find, out_shardings=self.placement)
 
     def run(self, function: Callable[..., Any], centers: Centers, x: Array, *split: Array) -> Any:
         """Runs a function of its centers and rows on every device, when compiled.
@@ -201,7 +206,7 @@ def _compare(
 
 def _compare_groups(
     x: Float[Array, "c d"],
-    centers: Float[Array, "part d"],
+    centers: Float[Array, "part w"],
     first: Int[Array, ""],
     layout: CenterLayout,
     count: int,
@@ -210,9 +215,7 @@ def _compare_groups(
     assert layout.find_maxima is not None
     x = jnp.pad(x.astype(centers.dtype), ((0, 0), (0, centers.shape[1] - x.shape[1])))
     numbers = first + jnp.arange(layout.part, dtype=jnp.int32)
-    cosines, labels = layout.find_maxima(
-        x, centers, jnp.where(numbers < layout.k, 0.0, -jnp.inf)
-    )
+    cosines, labels = layout.find_maxima(x, centers, jnp.where(numbers < layout.k, 0.0, -jnp.inf))
     best = []
     for _ in range(count):  # Sorting would take longer, and so do several passes over all groups.
         top = cosines.max(axis=0)
@@ -305,7 +308,7 @@ class NearestCenters:
             raise UserError(f"{count} of {len(centers)} centers are asked for")
         layout = CenterLayout(len(centers), mesh, block, candidates)
         self._mesh, self._chunk = mesh, chunk
-        self._centers = layout.compile_preparation()(layout.place(centers))
+        self._centers = layout.prepare(layout.place(centers))
         self._find = compile_search(layout, count)
 
     def __call__(

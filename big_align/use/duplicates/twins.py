@@ -142,7 +142,11 @@ def find_nearest(
 
 
 def _search_buckets(
-    rows: UnitRows, values: Float[np.ndarray, "m d"], buckets: Buckets, mesh: Mesh, chunk: int | None
+    rows: UnitRows,
+    values: Float[np.ndarray, "m d"],
+    buckets: Buckets,
+    mesh: Mesh,
+    chunk: int | None,
 ) -> Iterator[Nearest]:
     """Yields the nearest of each row of a chunk among the values in the buckets nearest to it."""
     sample = Sample(values)
