@@ -1,6 +1,7 @@
-"""k-means over embeddings, and the nearest centers of each: the programs that `tools.cluster` runs."""
+"""Clusters of embeddings, and the nearest of each image: the programs of `tools.cluster`."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,9 +59,7 @@ def place_centers(layout: CenterLayout, dim: int) -> Centers:
     return Centers(exact, *rest)
 
 
-def shape(
-    sizes: tuple[int, ...], dtype: jnp.dtype, placement: NamedSharding
-) -> jax.ShapeDtypeStruct:
+def shape(sizes: tuple[int, ...], dtype: Any, placement: NamedSharding) -> jax.ShapeDtypeStruct:
     """Returns the shape of an array, and where it is."""
     return jax.ShapeDtypeStruct(sizes, dtype, sharding=placement)
 

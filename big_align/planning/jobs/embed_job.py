@@ -24,7 +24,7 @@ ROWS = 256
 """Images that a device embeds at a time, as `tools.embed` chooses."""
 
 IMAGE_BYTES = 48_000
-"""Bytes of a photograph of LAION-2B as img2dataset stores it, at 384 pixels (240 TB for 5 billion)."""
+"""Bytes of a photograph as img2dataset stores those of LAION-5B, at 384 pixels: 240 TB in all."""
 
 
 def trace_embedding(request: JobRequest, machine: Machine, folder: pathlib.Path) -> TracedJob:

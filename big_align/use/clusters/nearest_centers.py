@@ -323,7 +323,7 @@ class NearestCenters:
 
 
 def compile_search(layout: CenterLayout, count: int) -> Any:
-    """Returns the compiled function from centers and rows to the nearest of each, for all to see."""
+    """Returns the compiled function from centers and rows to the nearest of each, everywhere."""
 
     def on_device(centers: Centers, x: Array) -> tuple[tuple[Array, Array]]:
         found = nearest_of_all(collect_rows(x), centers, layout, count)
