@@ -132,11 +132,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
     """Compiles what is asked for, and prints it; returns 0 if any fits, 3 if none does."""
+    if options.job:
+        return plan_job(options, overrides)
     from big_align.config.overrides import load_config
     from big_align.planning.reports.stages import find_stages
 
-    if options.job:
-        return plan_job(options, overrides)
     config = load_config(options.config, *overrides)
     stages = find_stages(config)
     speeds = {place: _find_speed(options, stage) for place, stage in stages.items()}

@@ -34,6 +34,7 @@ def trace_clusters(request: JobRequest, machine: Machine) -> TracedJob:
     share, each = rows * dim * ITEM / machine.hosts, 4.0 * dim
     labels = request.labels
     return TracedJob(
+        machine,
         mesh,
         programs,
         held=8 * -(-rows // mesh.size),  # cosine and center of each row of a pass
@@ -91,7 +92,7 @@ def _trace_iteration(
     x = shape((chunk, dim), jnp.float16, batch_sharding(mesh))
     every, sampled = passes
     iterations, last = request.iterations, int(request.sample is not None)
-    useful = 2.0 * min(chunk, request.rows) * layout.k * dim
+    useful = 2.0 * request.rows / every * layout.k * dim
     return [
         JobProgram(
             "assign a chunk", programs.assign.lower(centers, sums, counts, x),
@@ -110,5 +111,5 @@ def _trace_labels(request: JobRequest, layout: CenterLayout, chunk: int, times: 
     x = shape((chunk, dim), jnp.float16, batch_sharding(layout.mesh))
     search = nearest_centers.compile_search(layout, request.labels)
     lowered = search.lower(place_centers(layout, dim), x)
-    useful = 2.0 * min(chunk, request.rows) * layout.k * dim
+    useful = 2.0 * request.rows / times * layout.k * dim
     return JobProgram(f"label a chunk, {request.labels} each", lowered, times, useful)

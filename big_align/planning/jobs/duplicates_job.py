@@ -28,11 +28,13 @@ def trace_duplicates(request: JobRequest, machine: Machine) -> TracedJob:
     x = shape((chunk, dim), jnp.float16, batch_sharding(mesh))
     search = nearest_centers.compile_search(layout, buckets.probes)
     lowered = search.lower(place_centers(layout, dim), x)
-    times, useful = -(-rows // chunk), 2.0 * min(chunk, rows) * compared * dim
+    times = -(-rows // chunk)
+    useful = 2.0 * rows / times * compared * dim
     inside = 0.0
     if buckets.count > 1:
         inside = 2.0 * rows * buckets.probes * (tests / buckets.count) * dim
     return TracedJob(
+        machine,
         mesh,
         [
             JobProgram(

@@ -32,7 +32,8 @@ def trace_embedding(request: JobRequest, machine: Machine, folder: pathlib.Path)
     config = take_settings(load_config(request.config, *request.overrides))
     notes = stand_ins.fill_in(config, folder)
     # Devices of a part of a slice cannot be compiled for.
-    mesh = make_mesh(devices=list(find_machine(one_host(machine.name)).devices))
+    host = find_machine(one_host(machine.name))
+    mesh = make_mesh(devices=list(host.devices))
     batch_size = request.batch_size or ROWS * mesh.size
     if batch_size % mesh.size:
         raise UserError(f"--batch_size={batch_size} must be a multiple of {mesh.size} devices")
@@ -53,6 +54,7 @@ def trace_embedding(request: JobRequest, machine: Machine, folder: pathlib.Path)
     useful = flops.count_program(flops.drop_unused(traced.jaxpr.jaxpr))
     speed = host_speed.measure_images_per_core(config.data.transform)
     return TracedJob(
+        host,
         mesh,
         [JobProgram(f"embed {batch_size} images", traced.lower(),
                     -(-rows // (hosts * batch_size)), useful, pass_=1)],

@@ -1,5 +1,6 @@
 """The report of a job: its programs one by one, and what they add up to."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from big_align.planning.hlo import HloProgram, parse_program
 from big_align.planning.jobs.requests import JobProgram, JobRequest, TracedJob
 from big_align.planning.machines import Machine
 from big_align.planning.reports.bounds import Bound, bound_step
-from big_align.planning.reports.report import GIB, STANDS_IN, format_machine, row
+from big_align.planning.reports.report import GIB, format_machine, row
 from big_align.planning.traffic import count_traffic
 
 NAMED = {"compute": "FLOPs", "memory": "memory", "inside": "links", "between": "network"}
@@ -23,7 +24,7 @@ def make_report(
     request: JobRequest, machine: Machine, traced: TracedJob, price: float | None
 ) -> dict[str, Any]:
     """Compiles the programs of a job, and adds them up; the price is of a chip-hour."""
-    programs = [_describe(each, machine, traced) for each in traced.programs]
+    programs = [_describe(each, traced) for each in traced.programs]
     chips, hosts = machine.num_chips, machine.hosts
     seconds = sum(each["seconds"] * each["times"] for each in programs)
     in_pass = [each for each in programs if each["pass"]]
@@ -32,9 +33,6 @@ def make_report(
     useful = sum(each["useful"] * each["pass"] for each in in_pass)
     peak = max((each["bytes"] for each in programs), default=0) + traced.held
     hours = seconds / 3600
-    notes = list(traced.notes)
-    if machine.stands_in:
-        notes.append(STANDS_IN)
     return {
         "job": request.job,
         "config": request.config or request.job,
@@ -67,7 +65,7 @@ def make_report(
         "disk": traced.disk,
         "read": traced.read,
         "facts": traced.facts,
-        "notes": notes,
+        "notes": traced.notes,
     }
 
 
@@ -77,7 +75,7 @@ def _rate(request: JobRequest, chip: Chip) -> float:
     return chip.device_float32_flops if exact else chip.device_flops
 
 
-def _describe(program: JobProgram, machine: Machine, traced: TracedJob) -> dict[str, Any]:
+def _describe(program: JobProgram, traced: TracedJob) -> dict[str, Any]:
     """Compiles a program; returns what it computes, moves and holds, and its least time."""
     try:
         compiled = compile_lowered(program.lowered, {})
@@ -88,7 +86,7 @@ def _describe(program: JobProgram, machine: Machine, traced: TracedJob) -> dict[
     stats = compiled.memory_analysis()
     held = stats.argument_size_in_bytes + stats.temp_size_in_bytes
     held += stats.output_size_in_bytes - stats.alias_size_in_bytes
-    bound = _bound(hlo, machine, traced)
+    bound = _bound(hlo, traced)
     return {
         "name": program.name,
         "times": program.times,
@@ -103,8 +101,9 @@ def _describe(program: JobProgram, machine: Machine, traced: TracedJob) -> dict[
     }
 
 
-def _bound(hlo: HloProgram, machine: Machine, traced: TracedJob) -> Bound:
+def _bound(hlo: HloProgram, traced: TracedJob) -> Bound:
     """Bounds the time of a program, in which float32 has its own peak: no digit is given up."""
+    machine = traced.machine
     chip, executed = machine.chip, count_executed_flops(hlo)
     flops = executed.total() + executed["f32"] * (chip.device_flops / chip.device_float32_flops - 1)
     places = [machine.place(device) for device in traced.mesh.devices.flat]
@@ -175,7 +174,7 @@ def _format_pass(report: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def _format_bytes(name: str, parts: dict[str, float]) -> list[str]:
+def _format_bytes(name: str, parts: Mapping[str, float | int]) -> list[str]:
     told = ", ".join(f"{what} {size / 1e9:,.1f}" for what, size in parts.items())
     return [row(name, f"{sum(parts.values()) / 1e9:,.1f} GB ({told})")]
 

@@ -1,13 +1,16 @@
 """What is asked of a plan of a job, and what a job consists of."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from big_align.core.errors import UserError, WrongValue, check_at_least
-from big_align.planning.machines import check_machine
+from big_align.planning.gpu_topologies import has_compiler
+from big_align.planning.machines import Machine, check_machine
+from big_align.planning.topologies import GENERATIONS
 
 JOBS = ("embed", "cluster", "duplicates")
 ITEM = 2
@@ -35,6 +38,12 @@ class JobRequest:
     def check(self) -> None:
         """Raises a UserError that names what is missing or cannot be."""
         check_machine(self.topology, self.slices)
+        kind = self.topology.partition(":")[0]
+        if kind not in GENERATIONS and not has_compiler():
+            raise UserError(
+                f"--topology={self.topology}: jobs on GPUs are planned by XLA's compiler for them: "
+                "pip install '.[cuda]', which needs no GPU"
+            )
         needed = {"embed": ("config",), "cluster": ("dim", "centers"),
                   "duplicates": ("dim", "centers")}[self.job]  # fmt: skip
         if missing := [f"--{name}" for name in needed if getattr(self, name) is None]:
@@ -66,11 +75,12 @@ class JobProgram:
 class TracedJob:
     """What a job runs, and what it holds elsewhere than in its programs."""
 
+    machine: Machine  # that its programs are compiled for, all of it or one host
     mesh: Mesh
     programs: list[JobProgram]
     held: int  # bytes of a device in addition to those of each program
-    host: dict[str, float]  # bytes of a host's memory, by what they are
-    disk: dict[str, float]  # bytes in all, by what they are
-    read: dict[str, float]  # bytes that each host reads, by when
+    host: Mapping[str, float | int]  # bytes of a host's memory, by what they are
+    disk: Mapping[str, float | int]  # bytes in all, by what they are
+    read: Mapping[str, float | int]  # bytes that each host reads, by when
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)

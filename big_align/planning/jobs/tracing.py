@@ -1,6 +1,6 @@
 """Traces and compiles the programs of a job for a machine, in a process of its own.
 
-The number of virtual devices is fixed when JAX starts, so `plan_job` starts
+Describing a machine changes the process that does it, so `plan_job` starts
   python -m big_align.planning.jobs.tracing FOLDER
 FOLDER/request.json says what to do. The report goes to FOLDER/report.json, and what is wrong with
 the request to FOLDER/failed.json.
@@ -17,7 +17,6 @@ from typing import Any
 
 from big_align.core.errors import UserError
 from big_align.planning.jobs.requests import JobRequest
-from big_align.planning.machines import virtual_devices
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -25,10 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 def plan_job(request: JobRequest, price: float | None = None) -> dict[str, Any]:
     """Compiles what a job runs; returns its report. The price is of a chip-hour, in dollars."""
     request.check()
-    flags = f"--xla_force_host_platform_device_count={virtual_devices(request.topology)}"
     # libtpu must not look for chips, and libraries should not print greetings.
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     path = (os.getcwd(), str(ROOT), os.environ.get("PYTHONPATH", ""))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     with tempfile.TemporaryDirectory() as name:
