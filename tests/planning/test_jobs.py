@@ -78,7 +78,7 @@ def test_a_pass_of_k_means_is_bound_by_its_products():
     assert report["pass"]["seconds"] < 1.1 * report["pass"]["useful_seconds"]
     assert report["run"]["cost"] == pytest.approx(2 * report["run"]["chip_hours"])
     assert report["disk"]["embeddings"] == CLUSTER.rows * (2 * 256 + 12)
-    assert report["read"]["an iteration"] == CLUSTER.rows * 256 * 2  # one host
+    assert report["read"]["a pass over all"] == CLUSTER.rows * 256 * 2  # one host
 
 
 @pytest.mark.libtpu

@@ -48,7 +48,7 @@ def trace_clusters(request: JobRequest, machine: Machine) -> TracedJob:
             "labels": rows * (4 * labels + KEY),
             "centers": k * each,
         },
-        read={"an iteration": share * taken / rows, "labels": share},
+        read={"a pass over all": share, "labels": share},
         facts={"rows of a host": rows / machine.hosts, "rows of a chunk": chunk},
     )  # fmt: skip
 
