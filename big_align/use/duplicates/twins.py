@@ -111,7 +111,7 @@ class UnitRows:
 
 
 def find_nearest(
-    rows: Any, others: Any, buckets: Buckets, mesh: Mesh, chunk: int = CHUNK
+    rows: Any, others: Any, buckets: Buckets, mesh: Mesh, chunk: int | None = None
 ) -> Iterator[tuple[int, Nearest]]:
     """Yields the first row of each chunk, and for each of its rows the nearest of other rows.
 
@@ -142,7 +142,11 @@ def find_nearest(
 
 
 def _search_buckets(
-    rows: UnitRows, values: Float[np.ndarray, "m d"], buckets: Buckets, mesh: Mesh, chunk: int
+    rows: UnitRows,
+    values: Float[np.ndarray, "m d"],
+    buckets: Buckets,
+    mesh: Mesh,
+    chunk: int | None,
 ) -> Iterator[Nearest]:
     """Yields the nearest of each row of a chunk among the values in the buckets nearest to it."""
     sample = Sample(values)
