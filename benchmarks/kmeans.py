@@ -35,7 +35,7 @@ from benchmarks.measuring import time_once
 from big_align.parallel.meshes import make_mesh
 from big_align.use.clusters.kmeans import SphericalKMeans
 from big_align.use.clusters.kmeans_init import Sample, scale_rows, start_centers
-from big_align.use.clusters.nearest_centers import CHUNK
+from big_align.use.clusters.nearest_centers import CHUNK_CPU as CHUNK
 
 OURS, SKLEARN, FAISS = "ours", "scikit-learn lloyd", "faiss spherical"
 NOISE = 1.0

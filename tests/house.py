@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "big_align"
 PAGE = ROOT / "CONTRIBUTING.md"
 FLOORS = {
-    "commands, and what they do": ("tools", "suites", "use", "planning", "prepare"),
+    "commands, and what they do": ("tools", "suites", "planning", "use", "prepare"),
     "a run and its config": ("runs", "pages", "weights", "config"),
     "training and evaluation": ("evaluators", "objectives", "training"),
     "mathematics, towers, data": ("models", "losses", "data"),

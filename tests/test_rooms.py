@@ -97,7 +97,7 @@ OWN_FILES = {
     "suites.catalog", "suites.measuring.published", "config.config_files",
     "data.loading.parallel", "parallel.distributed.agreement", "parallel.distributed.failures",
     "core.huge_pages", "planning.compilation",
-    "planning.tracing", "prepare.examination",
+    "planning.jobs.tracing", "planning.tracing", "prepare.examination",
     "tools.benchmark", "data.record_encoding",
 }  # fmt: skip
 """Modules that read files of the package, of the system, or that they have just written."""

@@ -2,7 +2,7 @@
 
 import functools
 
-from benchmarks.gpu import attention, checks, losses, norms, steps, theirs, ways
+from benchmarks.gpu import attention, checks, clusters, losses, norms, steps, theirs, ways
 from benchmarks.gpu.session import Measurement, measure_rates
 from benchmarks.gpu.tables import Mark
 
@@ -36,6 +36,7 @@ MEASUREMENTS = (
     Measurement("check_centers", 15, checks.check_centers),
     Measurement("check_attention", 45, checks.check_attention),
     Measurement("check_norms", 15, norms.check_norms),
+    Measurement("check_clusters", 20, clusters.check_clusters),
     _loss(32768, "bfloat16", 35),
     _loss(8192, "float32", 20),
     _loss(8192, "bfloat16", 20),
@@ -48,6 +49,7 @@ MEASUREMENTS = (
     Measurement(MLCD, 130, steps.measure_mlcd, apart=True),
     _clip(L14, steps.L14, 128, 240),
     Measurement("largest_loss", 60, losses.find_largest, apart=True),
+    Measurement("clusters", 30, clusters.measure_clusters, apart=True),
     _clip(B16, steps.B16, 256, 150),
     Measurement("unicl_swin", 100, steps.measure_unicl, apart=True),
     _masked("masked_b16", steps.B16, 256, 120),

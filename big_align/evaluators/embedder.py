@@ -76,7 +76,7 @@ class Embedder:
         scale = None if self._variables is None else self._objective.scale(self._variables[0])
         return None if scale is None else float(1 / scale)
 
-    def _compile(self, verbs: tuple[str, ...]) -> Callable:
+    def compile_verbs(self, verbs: tuple[str, ...]) -> Callable:
         """Returns methods of the objective, compiled lazily, with results gathered on every device.
 
         The compiler computes what two of them have in common, the image tower, only once.
@@ -106,7 +106,7 @@ class Embedder:
         if self._variables is None:
             raise RuntimeError("call use(params, model_state) before embedding")
         placed = place_batch(batch, self.mesh)
-        return [np.asarray(x) for x in self._compile(verbs)(*self._variables, placed)]
+        return [np.asarray(x) for x in self.compile_verbs(verbs)(*self._variables, placed)]
 
     def _agree(self, topic: str, describe: Callable[[], dict[str, str]]) -> None:
         """Checks that all processes of the mesh embed the same; else they would wait or mix."""

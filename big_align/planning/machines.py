@@ -121,5 +121,16 @@ def same_size(kind: str, num_chips: int) -> str:
     return sizes[num_chips]
 
 
+def one_host(name: str) -> str:
+    """Returns the machine that is one host of another."""
+    kind = name.partition(":")[0]
+    if kind not in topologies.GENERATIONS:
+        return f"{kind}:1x{gpu_shape(name)[1]}"
+    generation, shape = topologies.parse_topology(name)
+    if name.partition(":")[2] in generation.single_host:
+        return name
+    return f"{kind}:{'x'.join(str(size) for size in generation.host[: len(shape)])}"
+
+
 def _gpus() -> list[str]:
     return [name for name in CHIPS if name not in topologies.GENERATIONS]

@@ -9,6 +9,7 @@ twice.
 
 from collections.abc import Iterator
 
+from big_align.parallel.kernels.stated_flops import read_bytes
 from big_align.planning.collectives import CHAIN
 from big_align.planning.executed import Run, name_operation, walk
 from big_align.planning.hlo import Array, Computation, HloProgram, Instruction
@@ -57,7 +58,8 @@ def _instruction_bytes(program: HloProgram, computation: Computation, each: Inst
     outputs = each.outputs
     if name_operation(each).startswith("__cu") and len(outputs) > 1:
         outputs = outputs[:-1]  # the last is room to work in
-    return sum(map(_bytes, operands)) + _bytes(outputs)
+    moved = sum(map(_bytes, operands)) + _bytes(outputs)
+    return max(moved, read_bytes(each.attributes)) if each.opcode == "custom-call" else moved
 
 
 def _bytes(arrays: tuple[Array, ...]) -> int:

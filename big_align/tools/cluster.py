@@ -45,7 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     add("--sample", type=int,
         help="how many embeddings, drawn evenly, k-means iterates over, before one iteration over "
         "all (default: all throughout)")  # fmt: skip
-    add("--chunk", type=int, default=4096, help="embeddings to read at a time (%(default)s)")
+    add(
+        "--chunk", type=int, help="embeddings to read at a time (4096 on CPUs, else 16384 a device)"
+    )
     add("--block", type=int, help="centers to compare with at a time (256 on CPUs, else 8192)")
     add("--distributed", action="store_true", help="run as one of several processes, see launch/")
     return command.run(cluster, parser.parse_args(arguments))
@@ -55,13 +57,14 @@ def cluster(options: argparse.Namespace) -> None:
     """Clusters, and prints what was done."""
     from big_align.data.precomputed.embedding_files import EmbeddingFolder
     from big_align.parallel.distributed import agreement
-    from big_align.parallel.meshes import make_mesh
     from big_align.use.clusters import cluster_embeddings
+    from big_align.use.clusters.nearest_centers import make_center_mesh
 
     command.begin_processes(options.distributed)
     fields = cluster_embeddings.Plan._fields
     plan = cluster_embeddings.Plan(**{name: getattr(options, name) for name in fields})
-    rows, mesh = EmbeddingFolder(options.embeddings), make_mesh()
+    rows = EmbeddingFolder(options.embeddings)
+    mesh = make_center_mesh(plan.k, rows.dim)
     sizes = options.block, options.chunk
     centers = cluster_embeddings.find_centers(rows, plan, options.output, mesh, *sizes, say=say)
     labels = cluster_embeddings.write_labels(rows, centers, plan, options.output, mesh, *sizes)

@@ -8,6 +8,12 @@ For example:
   python -m big_align.tools.plan --config=configs/idea_cc3m.py --topology=v5e:8x8 \\
       --chips=v5e,v5p,v6e,h100 --price=v5e=1.2,v5p=4.2,v6e=2.7,h100=3
 
+Jobs over embeddings are planned as well, from the programs that they run:
+  python -m big_align.tools.plan --job=cluster --rows=390e6 --dim=768 --centers=1e6 \\
+      --topology=v5e:16x16
+  python -m big_align.tools.plan --job=embed --rows=390e6 --config=configs/mlcd.py:image=l14 \\
+      --topology=h100:8x8
+
 Only shapes are made, no arrays, and neither data nor vocabulary need exist; the report says what is
 assumed in their place. Planning for TPUs needs libtpu (pip install '.[plan]'), but no TPU. GPUs are
 given as NODESxGPUS, such as h100:8x8. Times are lower bounds at published peak rates: what they
@@ -20,9 +26,10 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, WrongValue
 from big_align.tools import command
 
 
@@ -30,7 +37,7 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
     """Reads the command line; also returns the rest of it, the overrides of the config."""
     parser = command.make_parser("plan", __doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("--config", required=True, help="the config file")
+    add("--config", help="the config file")
     add("--topology", required=True,
         help="the machine, such as v5p:8x8x8, or h100:8x8 (nodes x GPUs)")  # fmt: skip
     add("--slices", type=int, default=1,
@@ -66,10 +73,37 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
     add("--machine_code", action="store_true",
         help="compile to the end, which takes longer, but shows failures of the last stage and all "
         "of the memory")  # fmt: skip
+    _add_job_flags(parser.add_argument_group("jobs over embeddings").add_argument)
     options, rest = parser.parse_known_args(arguments)
+    if options.config is None and options.job is None:
+        parser.error("give --config, or --job")
     if options.search and options.chips:
         parser.error("--search looks for a setting for one machine: give it, or --chips")
     return options, rest
+
+
+def _add_job_flags(add: Callable[..., Any]) -> None:
+    add("--job", choices=("embed", "cluster", "duplicates"),
+        help="plan this in place of a run: to embed --rows images with the model of --config; to "
+        "find clusters and labels; to compare with test images")  # fmt: skip
+    add("--rows", type=_parse_count, help="images, such as 390e6")
+    add("--dim", type=int, help="numbers of an embedding")
+    add("--centers", type=_parse_count, help="clusters, or test images")
+    add("--labels_per_image", type=int, default=8, help="clusters of an image (%(default)s)")
+    add("--iterations", type=int, default=20, help="iterations of k-means (%(default)s)")
+    add("--sample", type=_parse_count,
+        help="images that k-means iterates over, before once over all (default: all)")  # fmt: skip
+    add("--candidates", type=int, default=8,
+        help="compare in bfloat16, and so many of the nearest again in float32; 0 compares all in "
+        "float32 (%(default)s)")  # fmt: skip
+    add("--batch_size", type=int, help="images that a host embeds at a time (256 a device)")
+
+
+def _parse_count(text: str) -> int:
+    number = float(text)
+    if number < 1 or number != int(number):
+        raise argparse.ArgumentTypeError(f"{text} is no number of images")
+    return int(number)
 
 
 def _parse_numbers(text: str) -> list[int]:
@@ -98,6 +132,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
     """Compiles what is asked for, and prints it; returns 0 if any fits, 3 if none does."""
+    if options.job:
+        return plan_job(options, overrides)
     from big_align.config.overrides import load_config
     from big_align.planning.reports.stages import find_stages
 
@@ -116,6 +152,28 @@ def plan(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
     if not reports:  # each has been said to be impossible
         return 1
     return 0 if any(report["fits"] for report in reports) else 3
+
+
+def plan_job(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
+    """Plans a job over embeddings, and prints what it needs; returns 0 if it fits, else 3."""
+    from big_align.planning.jobs import tracing
+    from big_align.planning.jobs.report import format_job
+    from big_align.planning.jobs.requests import JobRequest
+
+    if options.rows is None:
+        raise WrongValue(f"--job={options.job} needs --rows, the number of images")
+    names = ("job", "topology", "rows", "slices", "dim", "centers", "iterations", "sample")
+    given = {name: getattr(options, name) for name in (*names, "batch_size", "config")}
+    request = JobRequest(
+        **given, labels=options.labels_per_image, candidates=options.candidates or None,
+        overrides=overrides,
+    )  # fmt: skip
+    kind = options.topology.partition(":")[0]
+    report = tracing.plan_job(request, options.price.get(kind, options.price.get("")))
+    if options.json != "-":
+        print(format_job(report))
+    _write(options.json, [report])
+    return 0 if report["fits"] else 3
 
 
 def _find_speed(options: argparse.Namespace, config: Any) -> float | None:

@@ -137,7 +137,7 @@ def test_embeddings_and_features_are_one_pass_over_the_tower():
     assert mask.all()
 
     def count(*verbs):
-        lowered = embedder._compile(verbs).lower(params, model_state, one)
+        lowered = embedder.compile_verbs(verbs).lower(params, model_state, one)
         return lowered.compile().cost_analysis()["flops"]
 
     assert count("embed_image", "image_features") < 1.01 * count("embed_image")

@@ -34,11 +34,17 @@ class Chip:
     network: float | None  # bytes/s from a host to other slices or nodes; None: not published
     chips_per_host: int  # that one process drives in a slice or node of several hosts
     devices_per_chip: int = 1
+    float32: float | None = None  # FLOP/s of products in float32; None: six are one of bfloat16
 
     @property
     def device_flops(self) -> float:
         """Dense bfloat16 FLOP/s of one device."""
         return self.flops / self.devices_per_chip
+
+    @property
+    def device_float32_flops(self) -> float:
+        """FLOP/s of one device for products whose factors keep all digits of float32."""
+        return (self.float32 or self.flops / 6) / self.devices_per_chip
 
     @property
     def device_memory(self) -> int:
@@ -81,13 +87,15 @@ _TABLE = (
     Chip("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, 32 * _GIB, 1638e9, 800e9 / 2, 400 * _GBIT, 4),
     Chip("tpu7x", ("TPU7x",), 2307e12, 192 * _GIB, 7380e9, 1200e9 / 2, 4 * 100 * _GBIT, 4, 2),
     Chip("a100-40gb", ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"),
-         312e12, 40 * _GB, 1555e9, 600e9 / 2, 8 * 200 * _GBIT, 8),
+         312e12, 40 * _GB, 1555e9, 600e9 / 2, 8 * 200 * _GBIT, 8, 1, 19.5e12),
     Chip("a100", ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"),
-         312e12, 80 * _GB, 2039e9, 600e9 / 2, 8 * 200 * _GBIT, 8),
+         312e12, 80 * _GB, 2039e9, 600e9 / 2, 8 * 200 * _GBIT, 8, 1, 19.5e12),
     Chip("h100", ("NVIDIA H100 80GB HBM3",),
-         989e12, 80 * _GB, 3350e9, 900e9 / 2, 8 * 400 * _GBIT, 8),
-    Chip("h200", ("NVIDIA H200",), 989e12, 141 * _GB, 4800e9, 900e9 / 2, 8 * 400 * _GBIT, 8),
-    Chip("b200", ("NVIDIA B200",), 2250e12, 180 * _GB, 8000e9, 1800e9 / 2, 8 * 400 * _GBIT, 8),
+         989e12, 80 * _GB, 3350e9, 900e9 / 2, 8 * 400 * _GBIT, 8, 1, 67e12),
+    Chip("h200", ("NVIDIA H200",),
+         989e12, 141 * _GB, 4800e9, 900e9 / 2, 8 * 400 * _GBIT, 8, 1, 67e12),
+    Chip("b200", ("NVIDIA B200",),
+         2250e12, 180 * _GB, 8000e9, 1800e9 / 2, 8 * 400 * _GBIT, 8, 1, 75e12),
 )
 # fmt: on
 CHIPS = {chip.name: chip for chip in _TABLE}

@@ -20,7 +20,7 @@ from big_align.data.precomputed.shard_files import CLUSTERS, INDEX, Shard
 from big_align.parallel.distributed import agreement
 from big_align.use.clusters import kmeans_init
 from big_align.use.clusters.kmeans import SphericalKMeans, has_converged
-from big_align.use.clusters.nearest_centers import CHUNK, NearestCenters
+from big_align.use.clusters.nearest_centers import NearestCenters
 
 PROGRESS = "progress.npz"
 SEARCHES = ("exact", "scann")
@@ -76,7 +76,7 @@ def find_centers(
     folder: pathlib.Path,
     mesh: Mesh,
     block: int | None = None,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     say: Callable[[str], None] = print,
 ) -> Float[np.ndarray, "k d"]:
     """Runs k-means and writes centers and index, or reads what was found before.
@@ -165,7 +165,7 @@ def write_labels(
     folder: pathlib.Path,
     mesh: Mesh,
     block: int | None = None,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
 ) -> float | None:
     """Writes the nearest centers of the rows of every shard that is not there yet.
 

@@ -7,22 +7,22 @@ unit lengths this is eq. 2 of MLCD with centers of unit length.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from big_align.core.errors import UserError
 from big_align.models.dual_encoder import normalize
-from big_align.parallel.meshes import batch_sharding, replicated
-from big_align.parallel.shards import map_rows
+from big_align.parallel.meshes import BATCH_AXES, batch_sharding, replicated
 from big_align.use.clusters import nearest_centers
 from big_align.use.clusters.kmeans_init import ROUNDING, refuse_not_finite, scale_rows
-from big_align.use.clusters.nearest_centers import CHUNK, CenterLayout
+from big_align.use.clusters.nearest_centers import CenterLayout, Centers
 
 RESEEDED_MAX = 2**16
 """The most empty clusters that get a new center in one iteration."""
@@ -69,6 +69,51 @@ class Farthest:
         self.cosine, self.number, self.label = (values[order] for values in joined)
 
 
+class Programs:
+    """What the devices run, each compiled when it is first called."""
+
+    def __init__(self, layout: CenterLayout, dim: int):
+        mesh, whole = layout.mesh, replicated(layout.mesh)
+        parts = NamedSharding(mesh, PartitionSpec(*BATCH_AXES))
+        replicas = mesh.shape[BATCH_AXES[0]]
+
+        def on_device(centers: Centers, x: Array, sums: Array, counts: Array) -> tuple:
+            x = nearest_centers.collect_rows(x)
+            cosine, label = (y[:, 0] for y in nearest_centers.nearest_of_all(x, centers, layout, 1))
+            # Rows of other devices and absent rows get a place beyond the end: they are dropped.
+            place = label - centers.first[0]
+            own = (place >= 0) & (place < layout.part) & (x != 0).any(axis=1)
+            place = jnp.where(own, place, layout.part)
+            sums = sums.at[0, place].add(x, mode="drop")
+            counts = counts.at[0, place].add(1, mode="drop")
+            return tuple(map(nearest_centers.own_rows, (cosine, label))), sums, counts
+
+        def assign(centers: Centers, sums: Array, counts: Array, x: Array) -> tuple:
+            found, sums, counts = layout.run(on_device, centers, x, sums, counts)
+            return sums, counts, found, found[0].sum()
+
+        def move(centers: Array, sums: Array) -> Array:
+            sums = jax.lax.with_sharding_constraint(sums.sum(axis=0), layout.placement)
+            return jnp.where((sums != 0).any(axis=1, keepdims=True), normalize(sums), centers)
+
+        def zeros() -> tuple[Array, Array]:
+            sums = jnp.zeros((replicas, layout.rows, dim))
+            return sums, jnp.zeros(sums.shape[:2], jnp.int32)
+
+        def replace(centers: Array, places: Array, new: Array) -> Array:
+            return centers.at[places].set(new, mode="drop")
+
+        rows = batch_sharding(mesh)
+        self.assign = jax.jit(
+            assign, donate_argnums=(1, 2), out_shardings=(parts, parts, rows, whole)
+        )
+        self.move = jax.jit(move, donate_argnums=0, out_shardings=layout.placement)
+        self.zeros = jax.jit(zeros, out_shardings=parts)
+        self.count = jax.jit(lambda counts: counts.sum(axis=0), out_shardings=whole)
+        self.collect = jax.jit(lambda found: found, out_shardings=whole)
+        self.replace = jax.jit(replace, donate_argnums=0, out_shardings=layout.placement)
+
+
 class SphericalKMeans:
     """Iterations of k-means over rows that are streamed.
 
@@ -84,53 +129,14 @@ class SphericalKMeans:
         k: int,
         mesh: Mesh,
         block: int | None = None,
-        chunk: int = CHUNK,
+        chunk: int | None = None,
         candidates: int | None = None,
     ):
         self._rows, self._mesh = rows, mesh
-        self._layout = CenterLayout(k, mesh, block)
+        self._layout = CenterLayout(k, mesh, block, candidates)
         self._centers: Array | None = None
         self._chunk = nearest_centers.round_chunk(chunk, rows.count, mesh)
-        self._compile(candidates)
-
-    def _compile(self, candidates: int | None) -> None:
-        mesh, layout = self._mesh, self._layout
-
-        def assign(_: tuple, rows: tuple[Array, ...]) -> tuple[Array, ...]:
-            centers, sums, counts, x = rows
-            x = nearest_centers.collect_rows(x)
-            found = nearest_centers.nearest_of_all(x, centers, layout, 1, candidates)
-            cosine, label = (y[:, 0] for y in found)
-            # Rows of other devices and absent rows get a place beyond the end: they are dropped.
-            place = label - layout.first()
-            own = (place >= 0) & (place < layout.part) & (x != 0).any(axis=1)
-            place = jnp.where(own, place, layout.part)
-            sums = sums.at[place].add(x, mode="drop")
-            counts = counts.at[place].add(1, mode="drop")
-            return sums, counts, *map(nearest_centers.own_rows, (cosine, label))
-
-        def move(centers: Array, sums: Array) -> Array:
-            return jnp.where((sums != 0).any(axis=1, keepdims=True), normalize(sums), centers)
-
-        split, whole = batch_sharding(mesh), replicated(mesh)
-        self._assign = jax.jit(
-            lambda *rows: map_rows(assign, (), rows, mesh),
-            donate_argnums=(1, 2),
-            out_shardings=(split, split, whole, whole),
-        )
-        self._move = jax.jit(move, donate_argnums=0, out_shardings=split)
-        self._zeros = jax.jit(
-            lambda: (
-                jnp.zeros((layout.rows, self._rows.dim)), jnp.zeros(layout.rows, jnp.int32)
-            ),
-            out_shardings=(split, split),
-        )  # fmt: skip
-        self._collect = jax.jit(lambda x: x, out_shardings=whole)
-        self._replace = jax.jit(
-            lambda centers, places, new: centers.at[places].set(new, mode="drop"),
-            donate_argnums=0,
-            out_shardings=split,
-        )
+        self.programs = Programs(self._layout, rows.dim)
 
     def iterate(self, centers: Float[np.ndarray, "k d"], done: int = 0) -> Iterator[Iteration]:
         """Yields iterations endlessly, from unit-length centers that `done` of them have led to."""
@@ -140,37 +146,56 @@ class SphericalKMeans:
         self._centers = self._layout.place(centers)
         while True:
             done += 1
-            sums, counts, total, farthest = self._pass()
-            counts = np.asarray(self._collect(counts))[: self._layout.k]
-            self._centers = self._move(self._centers, sums)
+            sums, counts, total, found = self._pass()
+            counts = np.asarray(self.programs.count(counts))[: self._layout.k]
+            self._centers = self.programs.move(self._centers, sums)
             empty = np.flatnonzero(counts == 0)
             if len(empty):
-                self._reseed(empty, farthest, counts)
+                self._reseed(empty, self._find_farthest(found), counts)
             objective = total / int(counts.sum())
             collect = functools.partial(self._layout.collect, self._centers)
             yield Iteration(done, objective, len(empty), collect)
 
-    def _pass(self) -> tuple[Array, Array, float, Farthest]:
-        """Assigns all rows: sums and counts of centers, the sum of cosines, the farthest rows."""
-        sums, counts = self._zeros()
-        total, farthest = 0.0, Farthest(min(self._layout.k, RESEEDED_MAX))
+    def _pass(self) -> tuple[Array, Array, float, list[tuple[Array, Array]]]:
+        """Assigns all rows.
 
-        def begin() -> Iterator[tuple[int, Array, Array]]:
+        Returns sums and counts of centers, the sum of cosines, and cosines and centers of the rows
+        of each chunk, which stay on the devices.
+        """
+        centers, (sums, counts) = self._layout.prepare(self._centers), self.programs.zeros()
+        found = []
+
+        def begin() -> Iterator[Array]:
             nonlocal sums, counts
             for first in range(0, self._rows.count, self._chunk):
                 x = nearest_centers.place_rows(self._rows, first, self._chunk, self._mesh)
-                sums, counts, cosine, label = self._assign(self._centers, sums, counts, x)
-                yield first, cosine, label
+                sums, counts, nearest, total = self.programs.assign(centers, sums, counts, x)
+                found.append(nearest)
+                yield total
 
-        for first, *found in nearest_centers.one_ahead(begin()):
-            cosine, label = (np.asarray(y)[: self._rows.count - first] for y in found)
-            numbers = np.arange(first, first + len(cosine))
-            refuse_not_finite(cosine, self._rows, numbers)
-            total += float(cosine.sum(dtype=np.float64))
+        total = 0.0
+        for number, part in enumerate(map(float, nearest_centers.one_ahead(begin()))):
+            if not math.isfinite(part):
+                cosine, *_ = self._read(number, found[number])
+                first = number * self._chunk
+                refuse_not_finite(cosine, self._rows, first + np.arange(len(cosine)))
+            total += part
+        return sums, counts, total, found
+
+    def _read(self, number: int, found: tuple[Array, Array]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns cosines and centers of the rows of a chunk, on every process."""
+        end = self._rows.count - number * self._chunk
+        cosine, label = (np.asarray(y)[:end] for y in self.programs.collect(found))
+        return cosine, label
+
+    def _find_farthest(self, found: list[tuple[Array, Array]]) -> Farthest:
+        farthest = Farthest(min(self._layout.k, RESEEDED_MAX))
+        for number, nearest in enumerate(found):
+            cosine, label = self._read(number, nearest)
             # An absent row has a cosine of 0 with every center; it is no candidate.
             cosine = np.where(cosine == 0, 1, cosine)
-            farthest.see(cosine, numbers, label)
-        return sums, counts, total, farthest
+            farthest.see(cosine, number * self._chunk + np.arange(len(cosine)), label)
+        return farthest
 
     def _reseed(
         self, empty: Int[np.ndarray, " e"], farthest: Farthest, counts: Int[np.ndarray, " k"]
@@ -196,7 +221,7 @@ class SphericalKMeans:
         places = np.full(size, self._layout.rows, np.int32)
         places[: len(new)] = empty[: len(new)]
         new = np.pad(new, ((0, size - len(new)), (0, 0)))
-        self._centers = self._replace(self._centers, places, new)
+        self._centers = self.programs.replace(self._centers, places, new)
 
 
 def has_converged(objectives: Sequence[float], empty: int, tolerance: float) -> bool:

@@ -106,7 +106,7 @@ def start_centers(
     if not 1 <= k <= rows.count - rows.absent:
         raise UserError(f"k = {k}, but there are {rows.count - rows.absent} embeddings: lower k")
     rng = np.random.default_rng(seed)
-    size = k if start == "sampled" else max(SAMPLE_PER_CENTER * k, SAMPLE_MIN)
+    size = k if start == "sampled" else count_sample(rows.count, k)
     # Absent rows are known only when they are read, so their number is drawn in addition.
     size = min(size + rows.absent, rows.count)
     drawn = np.sort(rng.choice(rows.count, size, replace=False, shuffle=False))
@@ -116,6 +116,11 @@ def start_centers(
     if start == "sampled":
         return sample[np.sort(rng.choice(len(sample), k, replace=False))]
     return sample[draw_plus_plus(sample, k, mesh, rng)]
+
+
+def count_sample(rows: int, k: int) -> int:
+    """Returns of how many rows k-means++ chooses k centers."""
+    return min(max(SAMPLE_PER_CENTER * k, SAMPLE_MIN), rows)
 
 
 def draw_plus_plus(
@@ -161,14 +166,12 @@ class SampleDistances:
 
     def __init__(self, sample: Float[np.ndarray, "n d"], mesh: Mesh):
         self._count = len(sample)
-        part = -(-len(sample) // mesh.size)
-        block = min(ROWS, part)
-        size = -(-part // block) * block * mesh.size
+        size, block = round_sample(len(sample), mesh)
         self._sample = place_rows(Sample(sample), 0, size, mesh)
         mine = len(process_rows(mesh, size))
         nothing = {"cosine": np.full(mine, -1, np.float32)}
         self._cosine = place_batch(nothing, mesh)["cosine"]
-        self._update, self._collect = _compile(mesh, block)
+        self._update, self._collect = compile_distances(mesh, block)
 
     def after(self, new: Float[np.ndarray, "m d"]) -> Float[np.ndarray, " n"]:
         """Takes new centers into account; returns the distances on every process."""
@@ -178,8 +181,15 @@ class SampleDistances:
         return _distance(np.asarray(self._collect(self._cosine))[: self._count])
 
 
+def round_sample(count: int, mesh: Mesh) -> tuple[int, int]:
+    """Returns the rows of a sample with padding, and how many a device compares at a time."""
+    part = -(-count // mesh.size)
+    block = min(ROWS, part)
+    return -(-part // block) * block * mesh.size, block
+
+
 @functools.cache
-def _compile(mesh: Mesh, block: int) -> tuple[Callable[..., Array], Callable[[Array], Array]]:
+def compile_distances(mesh: Mesh, block: int) -> tuple[Any, Callable[[Array], Array]]:
     """Returns functions that take new centers into account and collect cosines, compiled lazily."""
 
     def on_device(new: Array, rows: tuple[Array, Array]) -> Array:

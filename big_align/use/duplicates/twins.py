@@ -125,7 +125,7 @@ class NearestFinder:
         others: Any,
         buckets: Buckets,
         mesh: Mesh,
-        chunk: int = CHUNK,
+        chunk: int | None = None,
         keep: Callable[[Callable[[], Centers]], Centers] = lambda make: make(),
     ):
         self._dim, self._buckets = others.dim, buckets
@@ -175,7 +175,7 @@ class NearestFinder:
 
 
 def find_nearest(
-    rows: Any, others: Any, buckets: Buckets, mesh: Mesh, chunk: int = CHUNK
+    rows: Any, others: Any, buckets: Buckets, mesh: Mesh, chunk: int | None = None
 ) -> Iterator[tuple[int, Nearest]]:
     """Yields the first row of each chunk, and for each of its rows the nearest of other rows."""
     return NearestFinder(others, buckets, mesh, chunk).find(rows)

@@ -1,0 +1,1 @@
+"""What offline jobs over hundreds of millions of images cost: embeddings, clusters, duplicates."""
