@@ -44,6 +44,12 @@ NOT_RUN = {
         "python main.py --config=configs/own_pairs.py:OWNER/NAME,source=huggingface",
         "python main.py --config=configs/own_pairs.py:'data/pairs-*.tar',start=openai/",
     ),
+    "needs a bucket; tests/runs and tests/prepare do the same with one on loopback": (
+        "python main.py --config=configs/own_pairs.py:'s3://BUCKET/",
+        "python -m big_align.tools.embed --model=workdirs/bucket",
+        "python -m big_align.tools.embed --model=workdirs/flickr8k --source='s3://BUCKET",
+        "python -m big_align.tools.index --model=workdirs/bucket",
+    ),
     "needs GPUs": (
         "launch/local.sh 8 -- python main.py --distributed --config=configs/align_b7.py",
         "RESTARTS=3 launch/local.sh 4 --",
@@ -91,7 +97,7 @@ NOT_RUN = {
     "needs models that train for minutes; tests/tools/test_show_tsne.py draws smaller ones": (
         "python -m big_align.tools.show_tsne",
     ),
-    "serves until it is stopped": ("python -m big_align.tools.serve",),
+    "serves until it is stopped": ("python -m big_align.tools.serve", "python -m tests.s3_server"),
     "lets processes hang and fail for minutes; tests/test_faults.py runs every case": (
         "python -m tests.parallel.distributed.test_faults",
     ),
