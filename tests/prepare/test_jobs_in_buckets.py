@@ -32,6 +32,7 @@ def right(raw):
         fill(bucket, raw)
         assert run("right") == 0
         found = list_output(bucket, "right")
+        s3_server.forget_clients()
     assert len([name for name in found if name.endswith(".tar")]) == 3
     return found
 
