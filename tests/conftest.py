@@ -134,6 +134,7 @@ def bucket(monkeypatch):
     with s3_server.serve() as served:
         s3_server.use(served, monkeypatch)
         yield served
+        s3_server.forget_clients()
 
 
 @pytest.fixture(autouse=True)

@@ -221,10 +221,15 @@ def make_client(bucket):
 
 def use(bucket, monkeypatch):
     """Makes s3fs in this process use the bucket."""
-    import s3fs
-
     for name, value in list_variables(bucket).items():
         monkeypatch.setenv(name, value)
+    forget_clients()
+
+
+def forget_clients():
+    """Makes s3fs in this process read the environment again."""
+    import s3fs
+
     s3fs.S3FileSystem.clear_instance_cache()
 
 

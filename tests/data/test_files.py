@@ -320,6 +320,7 @@ def test_a_path_that_nothing_opens_is_told_with_what_would(monkeypatch):
     with pytest.raises(UserError, match="nothing://x/y.tar: .*nothing"):
         listing.expand_paths("nothing://x/y.tar")
     monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
     with pytest.raises(UserError, match="s3://bucket/x.tar: .*s3fs"):
         listing.expand_paths("s3://bucket/x.tar")
 

@@ -32,6 +32,7 @@ def right(raw):
         fill(bucket, raw)
         assert run("right") == 0
         found = list_output(bucket, "right")
+        s3_server.forget_clients()
     assert len([name for name in found if name.endswith(".tar")]) == 3
     return found
 
@@ -39,7 +40,7 @@ def right(raw):
 @pytest.fixture
 def filled(right, bucket, raw, monkeypatch):
     """A bucket with raw pairs; in this process nothing waits between tries."""
-    monkeypatch.setattr(retries, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(retries, "PAUSES", (0.0,) * 7)  # a try may be of several requests
     bucket.slowness = 0.05
     fill(bucket, raw)
     return bucket
@@ -69,7 +70,7 @@ def start(name, *flags):
 
 @pytest.mark.parametrize("kinds", [REFUSALS, ["cut"], ["lose"], ["close"], ["slow"]])
 def test_faults_that_pass_change_no_byte(filled, right, kinds):
-    filled.plan(seed=1, rate=0.15, kinds=kinds, in_a_row=1)
+    filled.plan(seed=1, rate=0.1, kinds=kinds, in_a_row=1)
     assert run("out") == 0 and len(filled.taken) > 10
     assert list_output(filled, "out") == right
 

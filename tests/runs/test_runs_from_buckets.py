@@ -26,7 +26,7 @@ SOURCES = {
 @pytest.fixture
 def local(bucket, tmp_path, monkeypatch):
     """A folder of digits, photographs and a table of them, which are in the bucket too."""
-    monkeypatch.setattr(retries, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retries, "PAUSES", (0.0,) * 7)
     bucket.slowness = 0.05
     digits = labeled_digits.draw_digits(SHARDS * SHARD_SIZE)
     pairs = [(image, f"the number {WORDS[label]}") for label, image in digits]
@@ -76,7 +76,7 @@ def test_a_bucket_that_is_gone_ends_a_run_in_a_line_and_the_same_command_goes_on
         return inner(self, request)
 
     monkeypatch.setattr(s3_server.Bucket, "take_fault", take_fault)
-    with pytest.raises(OSError, match=r"^s3://pairs/data/digits-\d.tar: .*SlowDown.* \(tried 4 "):
+    with pytest.raises(OSError, match=r"^s3://pairs/data/digits-\d.tar: .*SlowDown.* \(tried 8 "):
         train.run(config, str(tmp_path / "remote"))
     steps = [step for step, _ in read_losses(tmp_path / "remote")]
     assert 3 <= steps[-1] < config.total_steps
