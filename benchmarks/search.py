@@ -36,9 +36,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from benchmarks import measuring
-from big_align.use.search import scann_rows
-from big_align.use.search.exact_search import rescore, search_exactly
-from big_align.use.search.scann_rows import ScannRows, ScannSettings, measure_recall
+from big_align.use.search.stores import scann_rows
+from big_align.use.search.stores.exact_search import rescore, search_exactly
+from big_align.use.search.stores.scann_rows import ScannRows, ScannSettings, measure_recall
 
 K = 10
 EXACT, PRODUCT, OURS = "exact (ours)", "matrix product alone", "ours (ScaNN)"

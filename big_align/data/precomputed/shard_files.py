@@ -10,6 +10,7 @@ A file gets its name only when it is complete.
 
 import collections
 import json
+import os
 import pathlib
 import re
 import types
@@ -73,7 +74,9 @@ def claim_folder(
         remove_leftovers(folder)
 
 
-def check_same(folder: pathlib.Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def check_same(
+    folder: str | os.PathLike, there: Mapping[str, Any], here: Mapping[str, Any]
+) -> None:
     """Raises a UserError that names what differs between what is there and what would be made."""
     if faults := list_differences(there, json.loads(json.dumps(here))):
         raise UserError(
