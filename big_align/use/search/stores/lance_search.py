@@ -20,7 +20,7 @@ from big_align.use.search.stores.store import EXACT_BELOW
 
 VECTOR = "vector"
 BITS = 5
-"""At 300,000 rows of 512 recall reaches 0.95 with them alone; one bit needs 30 rows read a query."""
+"""At 300,000 rows of 512, recall reaches 0.95 with them alone; of one bit it needs 30 rows read."""
 SAMPLED = 128
 """Rows per partition that train them."""
 SEARCHED = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,9 @@ def telling(place: str) -> Iterator[None]:
     except UserError:
         raise
     except (RuntimeError, ValueError, OSError) as error:
+        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        if not any(f.f_globals.get("__name__", "").startswith("lancedb") for f in frames):
+            raise
         said = put_in_a_line(str(error))
         said = f"{said[:SHOWN]}..." if len(said) > SHOWN else said
         raise UserError(
@@ -84,7 +88,8 @@ class LanceTables:
         """Replaces what the index says about itself."""
         row = {"info": json.dumps({"format": FORMAT} | dict(info))}
         with telling(self.place):
-            self._database.create_table(INDEX, [row], mode="overwrite")
+            mode = "overwrite" if INDEX in self.names else "create"
+            self._database.create_table(INDEX, [row], mode=mode)
         self.names.add(INDEX)
 
     def create(self, dim: int, dtype: str) -> None:

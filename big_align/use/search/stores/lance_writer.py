@@ -47,8 +47,11 @@ from big_align.use.search.stores.store import (
 BLOCK = 4096  # images
 ASKED = 4096  # names or numbers in a condition
 OPTIMIZED_AFTER = 64  # blocks: each adds files, which are joined then
-KEPT = datetime.timedelta(days=1)  # versions, for who is searching one
+KEPT = datetime.timedelta(days=1)
+"""How long versions are kept, for those who search one."""
 GROWN = 2  # partitions are trained again for this many times the rows that trained them
+BUILT = datetime.timedelta(minutes=10)
+"""The same of an index that nobody can search yet."""
 FACTS = ("name", "key", "signature", "captions")
 METHOD = "ivf_rq"
 FOUND_BY = {IMAGES: ("id", "name"), CAPTIONS: ("id", "number")}
@@ -92,7 +95,7 @@ class LanceWriter:
         with telling(tables.place):
             self._mend()
         self._changed = self._blocks = 0
-        self._seen: set[str] = set()  # columns of the metadata
+        self._seen: dict[str, None] = {}  # columns of the metadata, in their order
         self._begin([])
 
     def _mend(self) -> None:
@@ -239,9 +242,9 @@ class LanceWriter:
                     self._tables[kind_of_rows].add_columns(field)
                 noted[name] = [stored, write_type(kind)]
                 self._all.write_info(self.info)
-            self._seen.add(name)
+            self._seen[name] = None
         columns = {stored: pa.nulls(len(metadata)) for stored, _ in noted.values()}
-        there = self._seen.intersection(metadata.column_names)
+        there = self._seen.keys() & metadata.column_names
         return columns | {noted[name][0]: encode(metadata[name]) for name in there}
 
     def _drop_columns(self, names: Sequence[str]) -> None:
@@ -284,9 +287,8 @@ class LanceWriter:
             there = {field for index in table.list_indices() for field in index.columns}
             for field in set(fields) - there if table.count_rows() else ():
                 table.create_index(field, config=BTree())
-        kept = KEPT if self.info["generation"] else datetime.timedelta()
         for table in self._tables.values():
-            table.optimize(cleanup_older_than=kept)
+            table.optimize(cleanup_older_than=KEPT if self.info["generation"] else BUILT)
 
     def finish(self, gone: Sequence[str], goal: SearchGoal) -> int:
         """Drops what is gone, and prepares the search; returns how many images are gone."""
@@ -299,6 +301,7 @@ class LanceWriter:
             self._drop(ids)
             unseen = [name for name in self.info["columns"] if name not in self._seen]
             self._drop_columns(unseen)
+            self.info["columns"] = {name: self.info["columns"][name] for name in self._seen}
             changed = bool(self._changed or ids or unseen) or not self.info["generation"]
             if changed or self.info.get("wanted") != goal.note():
                 self._prepare(goal)

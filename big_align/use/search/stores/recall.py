@@ -20,7 +20,9 @@ class Attempt(NamedTuple):
 
 
 def measure_recall(found: Int[np.ndarray, "q _"], true: Int[np.ndarray, "q k"]) -> float:
-    """Returns the fraction of the true numbers that were found, over all queries."""
+    """Returns the fraction of the true numbers that were found, over all queries; of none, 1."""
+    if not true.size:
+        return 1.0
     return float((true[:, :, None] == found[:, None, :]).any(axis=2).mean())
 
 

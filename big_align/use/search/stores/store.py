@@ -170,6 +170,8 @@ def load_module(address: str | os.PathLike) -> tuple[Any, str]:
         )
     if not place:
         raise UserError(f"{text} names no place: write {scheme}:PATH")
+    # LanceDB warns of partitions that are empty and of what it decides itself.
+    os.environ.setdefault("LANCE_LOG", "error")
     try:
         return importlib.import_module(STORES[scheme]), place
     except ImportError as error:
