@@ -125,6 +125,17 @@ def hub(tmp_path, monkeypatch):
         yield served
 
 
+@pytest.fixture
+def bucket(monkeypatch):
+    """An empty bucket, s3://pairs, on loopback, which this process and what it starts use."""
+    from tests import s3_server
+
+    s3_server.skip_without()
+    with s3_server.serve() as served:
+        s3_server.use(served, monkeypatch)
+        yield served
+
+
 @pytest.fixture(autouse=True)
 def own_verbosity():
     """A command says how much its process logs, and where: that must not last longer than it."""

@@ -2,11 +2,12 @@
 
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.errors import UserError, pass_unreachable, put_in_a_line
 from big_align.core.progress import make_bar
 from big_align.data import boundary
 from big_align.data.examples import BrokenExample, Source, language_of
@@ -142,6 +143,7 @@ def _open_first(plan: JobPlan, files: list[int]) -> None:
         try:
             source = plan.inputs.open(file)
         except (ValueError, OSError) as error:
+            pass_unreachable(error)
             first = first or error
             continue
         if source.shard_sizes.sum():
@@ -178,7 +180,8 @@ def _check_functions(source: Source, plan: JobPlan) -> None:
         try:
             example = boundary.read_example(source, *at)
             examine_example(example, plan.examination)
-        except Exception:  # the example is to blame, and goes into the quarantine
+        except Exception as error:  # the example is to blame, and goes into the quarantine
+            pass_unreachable(error)
             continue
         try:
             examine_example(example, plan.examination, *functions)
@@ -212,11 +215,9 @@ def run_pipeline(pipeline: Callable[..., None], *arguments: Any) -> None:
     except UserError as error:
         raise UserError(str(error).split(" [while running")[0]) from error
     except Exception as error:
-        for line in reversed(str(error).splitlines()):
-            name, _, told = line.partition("UserError: ")
-            if told and (not name or name.endswith(".")):
-                told = told.split(" [while running")[0]
-                raise UserError(told) from error
+        kinds = "UserError|Unreachable|AccessRefused"
+        if found := re.findall(rf"^(?:\S+\.)?(?:{kinds}): (.+)", str(error), re.MULTILINE):
+            raise UserError(found[-1].split(" [while running")[0]) from error
         raise
 
 

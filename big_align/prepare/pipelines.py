@@ -304,6 +304,7 @@ def _write_json(value: Any, path: str) -> None:
 def write(plan: JobPlan, wanted: list[int], options: PipelineOptions) -> None:
     """Writes the wanted shards."""
     chosen = frozenset(wanted)
+    counts = storage.read_json(storage.join(plan.decisions, "counts.json")) or {}
     with beam.Pipeline(options=options) as pipeline:
         (
             pipeline
@@ -313,5 +314,5 @@ def write(plan: JobPlan, wanted: list[int], options: PipelineOptions) -> None:
             | "Read" >> beam.FlatMap(steps.read_members, plan, chosen)
             .with_output_types(tuple[int, Any])
             | "By shard" >> beam.GroupByKey()
-            | "Write" >> beam.Map(steps.write_shard, plan)
+            | "Write" >> beam.Map(steps.write_shard, plan, counts.get("examples", 0))
         )  # fmt: skip

@@ -35,6 +35,11 @@ def find_place(rank: int, examples: int, shards: int) -> tuple[int, int]:
     return shard, rank - -(-shard * examples // shards)
 
 
+def count_members(shard: int, examples: int, shards: int) -> int:
+    """Returns how many examples a shard has (`find_place`)."""
+    return -(-(shard + 1) * examples // shards) + -shard * examples // shards
+
+
 def name_shard(shard: int | str, shard_format: str) -> str:
     """Returns the name of a shard; `*` gives the pattern for all."""
     number = shard if isinstance(shard, str) else f"{shard:05d}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from big_align.core import whole_files
-from big_align.core.errors import UserError
+from big_align.core.errors import Unreachable, UserError
 from big_align.core.locks import lock_folder
 from big_align.data import files
 from big_align.data.json_texts import NotJson, parse_json
@@ -31,14 +31,16 @@ def open_whole(path: str) -> Iterator[Any]:
     """
     try:
         if "://" in path:
-            with tempfile.TemporaryFile() as file:
+            with tempfile.NamedTemporaryFile() as file:
                 yield file
-                file.seek(0)
-                open_filesystem(path).write(path, file)
+                file.flush()
+                open_filesystem(path).write(path, file.name)
             return
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with whole_files.open_whole(path) as file:
             yield file
+    except Unreachable:
+        raise
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}") from error
 
@@ -91,9 +93,12 @@ def read_bytes(path: str) -> bytes | None:
         return None
 
 
-def read_lines(path: str) -> Iterator[Any]:
-    """Yields the objects of a file with one JSON object per line; nothing if there is no file."""
-    for number, line in enumerate((read_text(path) or "").split("\n"), start=1):
+def read_lines(path: str, optional: bool = False) -> Iterator[Any]:
+    """Yields the objects of a file with one JSON object per line; one that is optional may lack."""
+    text = read_text(path)
+    if text is None and not optional:
+        raise UserError(f"{path} is not there any more; run the same command again")
+    for number, line in enumerate((text or "").split("\n"), start=1):
         if line:
             yield _parse(line, path, f", line {number},")
 

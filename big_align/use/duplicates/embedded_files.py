@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from tqdm import tqdm
 
-from big_align.core.errors import UserError, tell_in_a_line
+from big_align.core.errors import UserError, pass_unreachable, tell_in_a_line
 from big_align.core.progress import make_bar
 from big_align.data.derived.source_pieces import Pieces, fingerprint_images
 from big_align.data.examples import Source
@@ -89,6 +89,7 @@ class EmbeddedFiles:
                     folder = self._find_folder(file)
                     source = None if _is_whole(folder) else self.inputs.open(file)
                 except (ValueError, OSError) as error:
+                    pass_unreachable(error)
                     self.unopened[self.inputs.paths[file]] = tell_in_a_line(error)
                     continue
                 if source is not None:
