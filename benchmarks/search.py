@@ -389,7 +389,7 @@ def run(options: argparse.Namespace, folder: pathlib.Path) -> None:
             print(f"{name}: not measured, {process.facts}")
             continue
         methods[name] = process
-        print(f"{name}: recall {process.facts['recalls'][None]:.3f}", flush=True)
+        print(f"{name}: ready", flush=True)
     questions = [(kind, None) for kind in ("many", "alone")]
     questions += [("many", share) for share in SHARES]
     times: dict[str, dict[Any, list[float]]] = {
@@ -415,7 +415,9 @@ def run(options: argparse.Namespace, folder: pathlib.Path) -> None:
     def describe(name: str) -> tuple:
         facts, rate = methods[name].facts, rates[name]
         filtered = [
-            f"{rate['many', share]:.0f} ({facts['recalls'][share]:.3f})" * (rate["many", share] > 0)
+            f"{rate['many', share]:.0f} ({found:.3f})"
+            if (found := facts["recalls"].get(share))
+            else ""
             for share in SHARES
         ]
         built = [f"{facts[each]:.0f}" if each in facts else "" for each in ("seconds", "peak")]

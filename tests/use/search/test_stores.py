@@ -233,29 +233,32 @@ def test_a_run_that_ends_anywhere_is_continued(tmp_path, monkeypatch):
     writes, stopped = itertools.count(), 0
 
     def interrupting(method):
-        def call(self, *given):
+        def call(self, *given, **more):
             if next(writes) == stopped:
                 raise KeyboardInterrupt
-            return method(self, *given)
+            return method(self, *given, **more)
 
         return call
 
     table = type(open_store(address)._tables[IMAGES])
-    for name in ("add", "delete"):
+    for name in ("add", "delete", "add_columns", "drop_columns", "optimize"):
         monkeypatch.setattr(table, name, interrupting(getattr(table, name)))
     gone = [entry.name for entry in ENTRIES[:30] if entry.number % 7 == 0]
     entries = [make_entry(n, version=n % 10 == 3) for n in range(40) if n % 7]
+    metadata = make_metadata(range(len(entries))).drop_columns(["day", "year"])
+    metadata = metadata.append_column("new", pa.array(range(len(entries))))
     while stopped < 60:
         try:
-            fill(address, entries, gone=gone, block=16)
+            fill(address, entries, metadata, gone=gone, block=16)
         except KeyboardInterrupt:
             writes, stopped = itertools.count(), stopped + 1
         else:
             break
     assert 5 < stopped < 60
     monkeypatch.undo()
-    fill(f"{address}_whole", entries)
+    fill(f"{address}_whole", entries, metadata)
     assert read(address) == read(f"{address}_whole")
+    assert open_store(address).info["search"] == open_store(f"{address}_whole").info["search"]
 
 
 KILLED = """

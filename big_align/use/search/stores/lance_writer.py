@@ -8,6 +8,7 @@ ends before it writes again: each block asks whether the index still names its r
 
 import contextlib
 import datetime
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,6 +57,8 @@ FACTS = ("name", "key", "signature", "captions")
 METHOD = "ivf_rq"
 FOUND_BY = {IMAGES: ("id", "name"), CAPTIONS: ("id", "number")}
 """Columns by which rows are found."""
+STORED = re.compile(r"m[0-9]+")
+"""Names of columns of metadata in the engine."""
 Stored = dict[str, pa.Array | pa.ChunkedArray]
 """Columns of metadata as the engine has them."""
 
@@ -94,12 +97,17 @@ class LanceWriter:
         self._tables = {kind: tables.open(kind) for kind in KINDS}
         with telling(tables.place):
             self._mend()
-        self._changed = self._blocks = 0
+        self._blocks = 0
         self._seen: dict[str, None] = {}  # columns of the metadata, in their order
         self._begin([])
 
     def _mend(self) -> None:
         """Drops what a stopped run left, and what two at once wrote twice; notes what is there."""
+        noted = {stored for stored, _ in self.info["columns"].values()}
+        for table in self._tables.values():
+            others = [name for name in table.schema.names if STORED.fullmatch(name)]
+            if left := sorted({*others} - noted):
+                table.drop_columns(left)
         names, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for batch in self._read(IMAGES, ["id", "name"]):
             ids.append(batch["id"].to_numpy())
@@ -194,12 +202,13 @@ class LanceWriter:
             kept = {row["name"] for row in facts} - again
             stale = [row["id"] for name, row in self._there.items() if name not in kept]
             moved = [name for name in again if name not in self._new]
+            if put or stale:
+                self._note_change()
             self._fetch(moved)
             self._drop(stale)
             if put:
                 taken = {name: column.take(put) for name, column in columns.items()}
                 self._write([facts[number] for number in put], taken, texts)
-            self._changed += len(put) + len(stale)
             self._blocks += 1
             if self._blocks % OPTIMIZED_AFTER == 0:
                 self._optimize()
@@ -213,6 +222,12 @@ class LanceWriter:
                 f"lancedb:{self._all.place}: another process is writing this index; it goes on "
                 "from here"
             )
+
+    def _note_change(self) -> None:
+        """Notes, before rows change, that a run has to prepare the search, this one or the next."""
+        if not self.info.get("changed"):
+            self.info["changed"] = True
+            self._all.write_info(self.info)
 
     def _has(self, row: dict[str, Any]) -> bool:
         """Returns whether the index has an image with these facts."""
@@ -298,12 +313,14 @@ class LanceWriter:
             for part in _split(gone):
                 for batch in self._read(IMAGES, ["id"], among("name", part)):
                     ids += batch["id"].to_pylist()
-            self._drop(ids)
             unseen = [name for name in self.info["columns"] if name not in self._seen]
+            if ids or unseen:
+                self._note_change()
+            self._drop(ids)
             self._drop_columns(unseen)
             self.info["columns"] = {name: self.info["columns"][name] for name in self._seen}
-            changed = bool(self._changed or ids or unseen) or not self.info["generation"]
-            if changed or self.info.get("wanted") != goal.note():
+            new = self.info.get("wanted") != goal.note()
+            if new or self.info.get("changed") or not self.info["generation"]:
                 self._prepare(goal)
         return len(ids)
 
@@ -312,7 +329,7 @@ class LanceWriter:
         search = {kind: self._prepare_kind(kind, goal) for kind in KINDS}
         counts = {kind: table.count_rows() for kind, table in self._tables.items()}
         done = {"generation": self.info["generation"] + 1, "search": search, "wanted": goal.note()}
-        self.info |= counts | done
+        self.info |= counts | done | {"changed": False}
         self._check_run()
         self._all.write_info(self.info)
 
