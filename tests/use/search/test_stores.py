@@ -129,6 +129,7 @@ def read(address):
 
 
 ENTRIES = [make_entry(number) for number in range(COUNT)]
+SOME = ENTRIES[:40]
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +164,7 @@ def find_names(opened, kind, queries, k, filters=()):
     return names, scores
 
 
-@pytest.mark.parametrize("kind", [IMAGES, CAPTIONS])
+@pytest.mark.parametrize("kind", [IMAGES, pytest.param(CAPTIONS, marks=pytest.mark.slow)])
 def test_both_find_the_same_with_the_same_scores(both, kind):
     for filters in ((), ("year>=2000",), ("night=true", "day<2021-01-01"), ("year=1",)):
         for k in (1, 10, 40):
@@ -204,6 +205,7 @@ def test_conditions_are_the_engines_sql_and_nothing_else(both):
 CHANGED = [make_entry(n, version=n % 10 == 3) for n in range(40, COUNT) if n % 7]
 
 
+@pytest.mark.slow
 def test_an_update_equals_a_fresh_build(addresses, tmp_path):
     """Images are new, changed or gone; texts, columns and the types of columns are others."""
     metadata = make_metadata([entry.number for entry in CHANGED])
@@ -226,6 +228,7 @@ def test_an_update_equals_a_fresh_build(addresses, tmp_path):
     assert found["ours"] == found["lancedb:lance"]
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_anywhere_is_continued(tmp_path, monkeypatch):
     """Each run writes one thing more than the one before: no place is left out."""
     address = f"lancedb:{tmp_path}/killed"
@@ -285,14 +288,14 @@ def test_of_two_writers_the_later_goes_on(tmp_path):
 
     def begin_another(first):
         if not second:
-            second.append(fill(address, ENTRIES, block=64))
+            second.append(fill(address, SOME, block=10))
 
     with pytest.raises(UserError, match="another process is writing this index; it goes on"):
-        fill(address, ENTRIES, block=64, stop=begin_another)
-    assert len(second[0]) == COUNT - 64  # it goes on from what the other has written
-    fill(f"{address}_whole", ENTRIES)
+        fill(address, SOME, block=10, stop=begin_another)
+    assert len(second[0]) == 30  # it goes on from what the other has written
+    fill(f"{address}_whole", SOME)
     assert read(address) == read(f"{address}_whole")
-    assert open_store(address).count(IMAGES) == COUNT
+    assert open_store(address).count(IMAGES) == 40
 
 
 def test_rows_that_two_processes_wrote_are_mended(tmp_path):
@@ -316,6 +319,7 @@ def test_a_reader_keeps_what_it_has_opened(tmp_path):
     assert open_store(address).find_image("a/3.jpg") is None
 
 
+@pytest.mark.slow
 def test_an_approximate_search_reaches_its_recall(tmp_path, monkeypatch):
     """Codes and partitions are kept up by an update; what filters leave is found as without."""
     address, count = f"lancedb:{tmp_path}/index", 900
@@ -335,8 +339,6 @@ def test_an_approximate_search_reaches_its_recall(tmp_path, monkeypatch):
         found, scores = opened.search(IMAGES, draw(50, 2), 10, filters)
         assert np.mean([len({*one} & {*other}) for one, other in zip(true, found, strict=True)]) > 8
         assert (np.diff(scores, axis=1) <= 0).all()
-    given = draw(50, 2)
-    np.testing.assert_array_equal(exact.search_exactly(given, 10), exact.find(given, 10, None)[0])
     with pytest.raises(UserError, match="find .* of the 10 nearest images, less than 1.01"):
         fill(address, entries, metadata, exact=False, recall=1.01)
 
@@ -386,13 +388,14 @@ def test_a_bucket_that_does_not_answer_is_told(monkeypatch):
 def test_a_connection_that_is_lost_is_told_and_the_command_continues(tmp_path, monkeypatch):
     address = f"lancedb:{tmp_path}/index"
 
-    def refuse(*given):
+    def refuse(asked):
+        asked.close()
         raise RuntimeError("LanceError(IO): connection reset\nby peer")
 
     def lose(first):
         monkeypatch.setattr(lancedb.db.LOOP, "run", refuse)
 
     with pytest.raises(UserError, match="connection reset by peer; once this is mended, the same"):
-        fill(address, ENTRIES, block=64, stop=lose)
+        fill(address, SOME, block=10, stop=lose)
     monkeypatch.undo()
-    assert len(fill(address, ENTRIES, block=64)) == COUNT - 64
+    assert len(fill(address, SOME, block=10)) == 30

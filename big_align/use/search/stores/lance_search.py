@@ -5,11 +5,11 @@ random rotation (RaBitQ: Gao and Long 2024). A query goes through some partition
 rows as seem nearest the embeddings are read, all at once.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from jaxtyping import Float, Int
 from lancedb.index import IvfRq
 
@@ -25,8 +25,6 @@ SAMPLED = 128
 """Rows per partition that train them."""
 SEARCHED = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 REORDERED = (1, 2, 4)
-SPARE = 4
-"""Rows beyond twice those wanted that an exact search reads: the engine rounds its distances."""
 LEAST = 256
 """With fewer rows, partitions cannot be trained."""
 BATCH = 8192
@@ -66,13 +64,16 @@ class LanceSearch:
         """Returns the numbers of rows that are probably nearest."""
         return self.find(queries, k, settings)[0]
 
-    def search_exactly(self, queries: Float[np.ndarray, "q d"], k: int) -> Int[np.ndarray, "q _"]:
-        """Returns the numbers of the nearest rows, comparing with all, which are read once."""
+    def search_exactly(
+        self, queries: Float[np.ndarray, "q d"], k: int, where: str | None = None
+    ) -> tuple[Int[np.ndarray, "q _"], Float[np.ndarray, "q _"]]:
+        """Compares with all rows that meet a condition, which are read once for all queries."""
         seen = np.zeros(0, np.int64)
 
         def read_blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
             nonlocal seen
-            for batch in self.read([self._key, VECTOR]):
+            asked = self._table.search().select([self._key, VECTOR])
+            for batch in (asked if where is None else asked.where(where)).to_batches(BATCH):
                 numbers, rows = batch[self._key].to_numpy(), as_vectors(batch[VECTOR])
                 if self._repeats:
                     numbers, first = np.unique(numbers, return_index=True)
@@ -82,11 +83,7 @@ class LanceSearch:
                 rows = np.float32(rows)
                 yield numbers, rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
-        return search_blocks(queries, read_blocks(), k)[0]
-
-    def read(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yields columns of all rows, some at a time."""
-        yield from self._table.search().select(columns).to_batches(BATCH)
+        return search_blocks(queries, read_blocks(), k)
 
     def sample(self, count: int) -> tuple[Int[np.ndarray, "_"], Float[np.ndarray, "_ d"]]:
         """Draws rows: their numbers and embeddings."""
@@ -113,56 +110,43 @@ class LanceSearch:
         """
         total = self._table.count_rows()
         allowed = total if where is None else self._table.count_rows(where)
-        if settings is not None and where is not None:
-            if allowed < EXACT_BELOW:
-                settings = None
-            else:
-                more = np.sqrt(total / allowed)
-                searched = min(settings.partitions, int(np.ceil(settings.searched * more)))
-                settings = settings._replace(searched=searched)
-        k = min(k, allowed)
-        wanted = k * settings.reordered if settings else 2 * k + SPARE
-        while True:
-            wanted = min(wanted, allowed)
+        few = where is not None and allowed < EXACT_BELOW
+        if settings is None or few or 2 * k >= allowed:
+            return self.search_exactly(queries, k, where)
+        searched = math.ceil(settings.searched * math.sqrt(total / allowed))
+        settings = settings._replace(searched=min(settings.partitions, searched))
+        wanted = k * settings.reordered
+        while wanted < allowed:
             numbers, scores, full = self._ask(queries, k, wanted, settings, where)
-            if numbers.shape[1] == k and (numbers >= 0).all():
+            if (numbers >= 0).all():
                 return numbers, scores
-            if full and wanted < allowed:  # several rows have the same number
-                wanted *= 2
-            elif settings is not None:  # the partitions have too few
-                settings = None
-            else:
-                there = int((numbers >= 0).sum(axis=1).max(initial=0))
-                return numbers[:, :there], scores[:, :there]
+            if not full:  # the partitions have too few
+                break
+            wanted *= 2  # several rows have the same number
+        return self.search_exactly(queries, k, where)
 
     def _ask(
         self,
         queries: Float[np.ndarray, "q d"],
         k: int,
         wanted: int,
-        settings: LanceSettings | None,
+        settings: LanceSettings,
         where: str | None,
-    ) -> tuple[Int[np.ndarray, "q _"], Float[np.ndarray, "q _"], bool]:
+    ) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"], bool]:
         """Reads the embeddings of as many rows as are wanted for each query.
 
         Returns numbers, of which -1 is none, cosines, and whether there were as many rows.
         """
-        none = np.zeros((len(queries), 0))
-        if not wanted:
-            return none.astype(np.int64), none.astype(np.float32), False
         given = queries[0] if len(queries) == 1 else list(queries)
         asked = self._table.search(given, vector_column_name=VECTOR)
         asked = asked.distance_type("l2").limit(wanted).with_row_id(True).select(["_distance"])
-        if settings is None:
-            asked = asked.bypass_vector_index()
-        else:
-            asked = asked.minimum_nprobes(settings.searched).maximum_nprobes(settings.searched)
+        asked = asked.minimum_nprobes(settings.searched).maximum_nprobes(settings.searched)
         if where is not None:
             asked = asked.where(where)
         found = asked.to_arrow()
+        if not len(found):
+            return np.full((len(queries), k), -1), np.zeros((len(queries), k), np.float32), False
         rows, places = np.unique(found["_rowid"].to_numpy(), return_inverse=True)
-        if not len(rows):
-            return none.astype(np.int64), none.astype(np.float32), False
         taken = self._table.take_row_ids(rows.tolist()).select([self._key, VECTOR]).with_row_id()
         table = taken.to_arrow().sort_by(self._key)
         back = {row: place for place, row in enumerate(table["_rowid"].to_pylist())}

@@ -352,7 +352,9 @@ class LanceWriter:
             )
 
         queries = goal.draw(sample, kind)
-        measured, recalls = choose_settings(rows, rows.search_exactly, queries, goal.recall)
+        measured, recalls = choose_settings(
+            rows, lambda given, k: rows.search_exactly(given, k)[0], queries, goal.recall
+        )
         noted = exact | note_search(measured, recalls, queries, goal.recall)
         noted |= {"trained_on": trained, "seconds_to_build": round(time.monotonic() - begin, 1)}
         if measured.recall >= goal.recall:
