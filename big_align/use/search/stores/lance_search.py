@@ -23,8 +23,10 @@ BITS = 5
 """At 300,000 rows of 512, recall reaches 0.95 with them alone; of one bit it needs 30 rows read."""
 SAMPLED = 128
 """Rows per partition that train them."""
-SEARCHED = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+SEARCHED = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 REORDERED = (1, 2, 4)
+SMALLEST = 2048
+"""Rows of a partition, of which the engine joins smaller ones when it adds rows to them."""
 LEAST = 256
 """With fewer rows, partitions cannot be trained."""
 BATCH = 8192
@@ -47,7 +49,8 @@ class LanceSearch:
 
     def train(self) -> int:
         """Trains partitions and codes for the rows that there are; returns how many partitions."""
-        self._partitions = count_leaves(self._table.count_rows())
+        count = self._table.count_rows()
+        self._partitions = max(1, min(count_leaves(count), count // SMALLEST))
         config = IvfRq("l2", self._partitions, num_bits=BITS, sample_rate=SAMPLED)
         self._table.create_index(VECTOR, config=config, replace=True)
         return self._partitions

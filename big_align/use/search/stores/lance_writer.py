@@ -51,7 +51,7 @@ OPTIMIZED_AFTER = 64  # blocks: each adds files, which are joined then
 KEPT = datetime.timedelta(days=1)
 """How long versions are kept, for those who search one."""
 GROWN = 2  # partitions are trained again for this many times the rows that trained them
-BUILT = datetime.timedelta(minutes=10)
+BUILT = datetime.timedelta(seconds=1)
 """The same of an index that nobody can search yet."""
 FACTS = ("name", "key", "signature", "captions")
 METHOD = "ivf_rq"
