@@ -82,6 +82,8 @@ setup(
         "s3": ["s3fs>=2026.9"],
         # `tokenizer.shorten="syntax"` tags words by its lexicon.
         "syntax": ["textblob>=0.20"],
+        # An index in a folder or a bucket that may be larger than a machine's memory.
+        "lancedb": ["lancedb>=0.40,<0.41"],
         "serve": ["starlette>=1.7", "uvicorn>=0.30"],
         "interop": [
             "open_clip_torch>=3.2",

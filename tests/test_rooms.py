@@ -103,7 +103,7 @@ OWN_FILES = {
 """Modules that read files of the package, of the system, or that they have just written."""
 CHECKED = {
     "use.clusters.cluster_embeddings", "data.files", "data.tables.table_rows", "prepare.sketch",
-    "use.search.index_folder", "use.search.pending_rows", "training.saving.ownership",
+    "use.search.stores.index_folder", "use.search.stores.pending_rows", "training.saving.ownership",
     "core.regular_files",
 }  # fmt: skip
 """Modules that know what they open, or ask before a library opens it."""

@@ -5,6 +5,8 @@ For example:
       --output=index
   python -m big_align.tools.index --model=workdirs/flickr8k --source='data/pairs-*.tar' \\
       --metadata=places.csv --output=index
+  python -m big_align.tools.index --model=workdirs/flickr8k --source='data/pairs-*.tar' \\
+      --store=lancedb:s3://bucket/index
 
 Running the same command again continues where it stopped, and brings the index up to date: new
 images are added, changed ones are embedded again, and those that are gone are dropped. Images that
@@ -41,12 +43,18 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="type of the stored embeddings (%(default)s)")  # fmt: skip
     add("--thumbnail", type=int, default=256,
         help="longer side of thumbnails in pixels; 0 for none (%(default)s)")  # fmt: skip
-    add("--search", choices=("auto", "exact", "scann"), default="auto",
-        help="how the index will be searched; auto uses ScaNN from 50,000 images on, if it reaches "
-        "the recall (%(default)s)")  # fmt: skip
+    add("--search", default="auto",
+        help="how the index will be searched: exact, scann in a folder, ivf_rq in LanceDB, or "
+        "auto, which takes one of these from 50,000 images on, if it reaches the recall "
+        "(%(default)s)")  # fmt: skip
     add("--recall", type=float, default=0.95,
-        help="the fraction of the 10 nearest that ScaNN must find (%(default)s)")  # fmt: skip
-    add("--output", required=True, type=command.local_path, help="the folder to write")
+        help="the fraction of the 10 nearest that ScaNN or partitions must find "
+        "(%(default)s)")  # fmt: skip
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--output", type=command.local_path, help="the folder to write")
+    place.add_argument("--store",
+        help="another store to write: lancedb:PATH, or lancedb:s3://BUCKET/NAME, for an index past "
+        "one machine")  # fmt: skip
     return parser.parse_args(arguments)
 
 
@@ -75,10 +83,11 @@ def index(options: argparse.Namespace) -> None:
     path = os.path.abspath(options.model) if there else fix_revision(options.model)
     model = load(path, transform=options.transform, progress=False)
     made_by = {"model": path, "source": node}
-    builder = IndexBuilder(model, options.output, made_by, options.dtype, options.thumbnail)
+    place = options.output or options.store
+    builder = IndexBuilder(model, place, made_by, options.dtype, options.thumbnail)
     report = builder.build(source, metadata, options.recall, options.search)
     print(
-        f"{options.output}: {report.images} images, {report.embedded} embedded now, "
+        f"{place}: {report.images} images, {report.embedded} embedded now, "
         f"{report.removed} removed, {report.broken} broken; {report.captions} captions"
     )
     if report.without_texts:
@@ -109,9 +118,11 @@ def _tell_search(noted: dict[str, Any]) -> str:
     if noted["method"] == "exact":
         return f"compared with all {noted['rows']}"
     recalls = ", ".join(f"{value:.3f} by {name}" for name, value in noted["recall@10"].items())
+    parts = "leaves" if "leaves" in noted else "partitions"
     return (
-        f"ScaNN, {noted['searched']} of {noted['leaves']} leaves, {noted['reordered']} times as "
-        f"many compared again; recall@10 {recalls}; built in {noted['seconds_to_build']:.0f} s"
+        f"{noted['method']}, {noted['searched']} of {noted[parts]} {parts}, {noted['reordered']} "
+        f"times as many compared again; recall@10 {recalls}; built in "
+        f"{noted['seconds_to_build']:.0f} s"
     )
 
 

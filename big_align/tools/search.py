@@ -24,7 +24,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command, of which -cars is a text; returns its exit status."""
     parser = command.make_parser("search", __doc__)
     add = parser.add_argument
-    add("--index", required=True, help="the folder that big_align.tools.index wrote")
+    add(
+        "--index",
+        required=True,
+        help="the folder that big_align.tools.index wrote, or lancedb:PLACE",
+    )
     add("texts", nargs="*", help="texts to search for; -TEXT subtracts one")
     add("--image", action="append", default=[],
         help="path or URL of an image to search with; may be repeated")  # fmt: skip

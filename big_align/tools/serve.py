@@ -25,7 +25,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     parser = command.make_parser("serve", __doc__)
     add = parser.add_argument
-    add("--index", required=True, help="the folder that big_align.tools.index wrote")
+    add(
+        "--index",
+        required=True,
+        help="the folder that big_align.tools.index wrote, or lancedb:PLACE",
+    )
     add("--host", default="127.0.0.1", help="the address to listen on (%(default)s)")
     add("--port", type=int, default=8000, help="the port; 0 for any free one (%(default)s)")
     add("--token", help="a secret that users need; required unless --host is only this machine")

@@ -14,7 +14,7 @@ from big_align.data.text.byte_pairs import byte_letters
 from big_align.data.text.roberta_tokenizer import RobertaTokenizer
 from big_align.data.text.tokenizers import SPECIAL_TOKENS, list_wordpieces
 from big_align.use.search.metadata import MetadataTable, read_source
-from big_align.use.search.source_entries import IndexEntry
+from big_align.use.search.stores.store import IndexEntry
 
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", *byte_letters().values())
 

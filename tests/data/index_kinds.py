@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 from example_kinds import SIZE, Path, Random, Spoil
 from folder_kinds import STRANGERS
 
-from big_align.use.search import generations, index_folder
-from big_align.use.search.index_folder import CAPTIONS, IMAGES, KINDS, METADATA
-from big_align.use.search.pending_rows import PendingRows
-from big_align.use.search.source_entries import IndexEntry
+from big_align.use.search.stores import generations, index_folder
+from big_align.use.search.stores.index_folder import METADATA
+from big_align.use.search.stores.pending_rows import PendingRows
+from big_align.use.search.stores.store import CAPTIONS, IMAGES, KINDS, IndexEntry
 
 TEXTS = ["a dog", "a cat"]
 FILES = ("images.npy", "captions.npy", "images.parquet", "captions.parquet", METADATA)

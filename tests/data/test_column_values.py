@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from big_align.data.column_values import type_column, write_key
-from big_align.use.search.filters import apply_filters
+from big_align.use.search.stores.filters import apply_filters
 
 LOOK_ALIKE = [
     "007", "7", "00501", "501", "1e3", "1000", "10000000000000000003", "10000000000000000004",

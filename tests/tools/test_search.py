@@ -47,6 +47,20 @@ def test_lines_are_what_the_index_finds(built, capsys):
     assert capsys.readouterr().out == "nothing meets the conditions\n"
 
 
+def test_another_store_is_an_address(built, folder, tmp_path, capsys):  # noqa: F811
+    pytest.importorskip("lancedb", reason="needs pip install -e '.[lancedb]'")
+    flags = [f"--model={folder}", f"--source={built}/photos/photos.csv"]
+    assert index.main([*flags, f"--store=lancedb:{tmp_path}/index"]) == 0
+    assert "8 images, 8 embedded now" in capsys.readouterr().out
+    found = []
+    for address in (f"{built}/index", f"lancedb:{tmp_path}/index"):
+        assert search.main([f"--index={address}", "a dog", "--like", f"{built}/photos/02.jpg"]) == 0
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1] and found[0].count("\n") == 8
+    assert index.main([*flags, f"--store=lancedb:{tmp_path}/index", "--search=scann"]) == 2
+    assert "--search=scann is none of auto, exact, ivf_rq" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("weights", [("--weights", "-1,2"), ("--weights=-1,2",)])
 def test_numbers_below_0_are_weights_or_texts(built, capsys, weights):
     given = [f"--index={built}/index", "-90s", "a dog", *weights, "--k=3"]

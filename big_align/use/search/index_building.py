@@ -1,45 +1,28 @@
 """Builds an index of a source, continues one that was stopped, and brings one up to date."""
 
-import importlib.util
-import pathlib
-import time
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
-from big_align.core.errors import UserError
-from big_align.core.locks import lock_folder
+from big_align.core.errors import UserError, WrongValue
 from big_align.core.progress import make_bar
-from big_align.core.whole_files import PARTIAL
 from big_align.data.examples import Source
 from big_align.data.precomputed.shard_files import check_same
 from big_align.runs.embedding.embed_source import digest_architecture, digest_weights
 from big_align.use.inference.loaded_model import LoadedModel
-from big_align.use.search import generations, recall_queries
-from big_align.use.search.index_folder import (
-    CAPTIONS,
-    IMAGES,
-    INFO,
-    KINDS,
-    IndexGeneration,
-    add_up_generation,
-    generation_folder,
-    read_generation,
-    read_info,
-    remove_others,
-    write_info,
-)
+from big_align.use.search import recall_queries
 from big_align.use.search.metadata import MetadataTable, SourceMetadata, add_labels, empty_metadata
-from big_align.use.search.pending_rows import PendingRows
-from big_align.use.search.scann_rows import EXACT_BELOW, LEAST, ScannRows, choose_settings
-from big_align.use.search.source_entries import IndexEntry, LoadedEntry, SourceEntries
+from big_align.use.search.source_entries import Item, LoadedEntry, SourceEntries
+from big_align.use.search.stores.store import IndexEntry, SearchGoal, StoreWriter, open_writer
 
-BATCH = 128  # images that are embedded, and stored, at a time
+BATCH = 128  # images that are embedded at a time
 TEXTS = 1024  # captions, likewise
 NAMED_FIRST = 20  # broken images that are named
-METHODS = ("auto", "exact", "scann")
+BAR = {"dynamic_ncols": True, "delay": 1}
 
 
 class IndexReport(NamedTuple):
@@ -56,22 +39,22 @@ class IndexReport(NamedTuple):
 
 
 class IndexBuilder:
-    """Brings the index in a folder up to date with a source.
+    """Brings an index up to date with a source.
 
-    The folder is made if needed; it holds an index of this model, or nothing. Readers see
-    `made_by`, `model` and `source`. Thumbnails have so many pixels on their longer side; 0 for
-    none.
+    The address is a folder, or that of another store; there is an index of this model, or nothing.
+    Readers see `made_by`, `model` and `source`. Thumbnails have so many pixels on their longer
+    side; 0 for none.
     """
 
     def __init__(
         self,
         model: LoadedModel,
-        folder: pathlib.Path,
+        address: str | os.PathLike,
         made_by: Mapping[str, Any],
         dtype: str = "float16",
         thumbnail: int = 256,
     ):
-        self._model, self._folder, self._made_by = model, folder, dict(made_by)
+        self._model, self._address, self._made_by = model, address, dict(made_by)
         self._settings = {
             "weights": digest_weights(model.flat),
             "architecture": digest_architecture(model),
@@ -79,23 +62,6 @@ class IndexBuilder:
             "dtype": dtype,
             "thumbnail": thumbnail,
         }
-        if (folder / INFO).is_file():
-            self._info = self._read_info()
-        else:
-            names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-            # A run can be stopped before it writes more.
-            if any(not name.endswith(PARTIAL) for name in names):
-                raise UserError(f"{folder} holds other files; give another --output")
-            zeros = np.zeros((512, 512, 3), np.uint8)
-            dim = model.embed_images(zeros).shape[1]
-            fresh = {"dim": dim, "generation": 0, "search": {}, "files": {}}
-            self._info = self._settings | self._made_by | fresh
-
-    def _read_info(self) -> dict[str, Any]:
-        """Reads what the index says about itself; it must have the weights and settings of this."""
-        there = read_info(self._folder)
-        check_same(self._folder, {field: there[field] for field in self._settings}, self._settings)
-        return there | self._made_by
 
     def build(
         self,
@@ -106,184 +72,128 @@ class IndexBuilder:
     ) -> IndexReport:
         """Embeds what is new, drops what is gone, and prepares the search.
 
-        The fraction `recall` of the 10 nearest has to be found by ScaNN. The method is "exact",
-        "scann", or "auto": ScaNN from 50,000 rows on, if it is installed and reaches the recall.
+        The fraction `recall` of the 10 nearest has to be found by an approximate search. The method
+        is "exact", one of the store, or "auto": that of the store from 50,000 rows on, if it is
+        installed and reaches the recall.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with lock_folder(self._folder, "another process is writing this index"):
-            if (self._folder / INFO).is_file():  # another process may have finished since
-                self._info = self._read_info()
-            write_info(self._folder, self._info)
-            old = None
-            if self._info["generation"]:
-                path = generation_folder(self._folder, self._info)
-                old = read_generation(path, self._info["files"])
-            remove_others(self._folder, self._info["generation"])
-            settings = self._info["dim"], self._info["dtype"]
-            pending = {kind: PendingRows(self._folder, kind, *settings) for kind in KINDS}
-            found, places, report = self._embed_images(source, old, pending[IMAGES])
-            texts, text_places = self._embed_captions(found, old, pending[CAPTIONS])
-            columns = empty_metadata(len(found))
-            if metadata is not None:
-                columns, report["described"] = metadata.align(found)
-            columns = add_labels(columns, [entry.label for entry in found])
-            drafted = generations.draft(found, texts, columns)
-            moved = not all(np.array_equal(x, np.arange(len(x))) for x in (places, text_places))
-            changed = old is None or moved or not generations.are_same(old, drafted)
-            wanted = {"recall": recall, "method": method}
-            if changed or self._info.get("wanted") != wanted:
-                self._write(drafted, old, pending, (places, text_places), wanted)
-            for rows in pending.values():
-                rows.remove()
-        return IndexReport(captions=len(texts), search=self._info["search"], **report)
+        with open_writer(self._address, self._settings, self._made_by, self._count_dims) as writer:
+            if method not in (known := ("auto", "exact", *writer.methods)):
+                raise WrongValue(f"--search={method} is none of {', '.join(known)} of this store")
+            building = _Building(self._model, writer, source, self._settings["thumbnail"])
+            gone = building.list_gone(os.fspath(self._address))
+            if metadata is not None and writer.block is not None:
+                metadata = metadata.fix(building.entries.list_keys())
+            building.add_all(metadata, self._note_tokenizer)
+            draw = functools.partial(recall_queries.draw, model=self._model)
+            building.done["removed"] += writer.finish(gone, SearchGoal(recall, method, draw))
+            info = writer.info
+        return IndexReport(**building.done, captions=info["captions"], search=info["search"])
 
-    def _embed_images(
-        self, source: Source, old: IndexGeneration | None, pending: PendingRows
-    ) -> tuple[list[IndexEntry], np.ndarray, dict[str, Any]]:
-        """Returns the images that can be used, where the row of each is, and what was done."""
-        names, signatures = [], []
-        if old is not None:
-            names, signatures = (old.images[f].to_pylist() for f in ("name", "signature"))
-        before = len(names)
-        known = {tuple(pair): before + n for n, pair in enumerate(pending.records)}
-        known |= {pair: n for n, pair in enumerate(zip(names, signatures, strict=True))}
-        entries = SourceEntries(source, self._info["thumbnail"])
-        _check_overlap(self._folder, entries.names, names)
-        start, found, batch, broken, without = len(pending.records), [], [], 0, 0
+    def _count_dims(self) -> int:
+        return self._model.embed_images(np.zeros((512, 512, 3), np.uint8)).shape[1]
 
-        def store() -> int:
-            """Embeds the batch; returns how many of its images are broken after all."""
-            if not batch:
-                return 0
-            rows = self._model.embed_images([loaded.image for loaded in batch], broken="nan")
-            there = np.isfinite(rows).all(axis=1)
-            kept = [loaded for loaded, real in zip(batch, there, strict=True) if real]
-            for loaded in (loaded for loaded, real in zip(batch, there, strict=True) if not real):
-                found.remove(loaded.entry)
-                logging.warning("%s: it cannot be embedded", loaded.entry.name)
-            pairs = [[loaded.entry.name, loaded.entry.signature] for loaded in kept]
-            first = before + len(pending.records)
-            pending.append(pairs, rows[there], [loaded.thumbnail for loaded in kept])
-            known.update({tuple(pair): first + n for n, pair in enumerate(pairs)})
-            batch.clear()
-            return int((~there).sum())
+    def _note_tokenizer(self, info: dict[str, Any]) -> None:
+        """Notes the tokenizer of the captions, which must be that of those that are there."""
+        now = {"tokenizer": self._model.made_tokenizer.fingerprint}
+        check_same(self._address, now | {k: info[k] for k in now if k in info}, now)
+        info |= now
 
-        bar = {"unit": "image", "dynamic_ncols": True, "delay": 1}
-        for loaded in make_bar(
-            entries.load(lambda *pair: pair in known), total=len(entries), **bar
-        ):
+
+class _Building:
+    """What is known while an index is built."""
+
+    def __init__(self, model: LoadedModel, writer: StoreWriter, source: Source, thumbnail: int):
+        self._model, self._writer = model, writer
+        self.entries = SourceEntries(source, thumbnail)
+        self.done = dict.fromkeys(("images", "embedded", "removed", "broken", "without_texts"), 0)
+        self.done["described"] = None
+        self._reads_texts = bool(model.embeds("text") and model.tokenizer)
+
+    def list_gone(self, address: str) -> list[str]:
+        """Returns names of the index that the source lacks.
+
+        A source with none of the images of the index, which would empty it, is refused.
+        """
+        gone, there, first = [], 0, ""
+        for names in self._writer.list_names():
+            first = first or names[0]
+            there += len(names)
+            has = self.entries.has(names)
+            gone += [name for name, found in zip(names, has, strict=True) if not found]
+        if there and len(gone) == there:
+            raise UserError(
+                f"{address} has {there} images, the first {first}, and --source has none of "
+                "them; give another --output, or remove the folder"
+            )
+        return gone
+
+    def add_all(self, metadata: MetadataTable | SourceMetadata | None, note_tokenizer: Any) -> None:
+        """Embeds what is new, block by block, and lets the writer hold what can be used."""
+        with make_bar(total=len(self.entries), unit="image", **BAR) as bar:
+            for block in self.entries.list_blocks(self._writer.block):
+                found = self._add_images(block, bar)
+                self._add_texts(found, note_tokenizer)
+                columns = empty_metadata(len(found))
+                if metadata is not None and found:
+                    columns, described = metadata.align(found)
+                    self.done["described"] = described + (self.done["described"] or 0)
+                columns = add_labels(columns, [entry.label for entry in found])
+                self.done["removed"] += self._writer.end_block(found, columns, self._reads_texts)
+                self.done["images"] += len(found)
+        if not self.done["images"]:
+            count = len(self.entries)
+            raise UserError(f"none of {count} images can be used; the first are named above")
+
+    def _add_images(self, block: Sequence[Item], bar: Any) -> list[IndexEntry]:
+        """Returns the images of a block that can be used, after embedding those that are new."""
+        is_known = self._writer.find_images([name for _, _, name in block])
+        found, batch = [], []
+        for loaded in self.entries.load(block, is_known):
+            bar.update()
             if loaded.entry is None:
-                broken += 1
-                _tell_broken(loaded, broken)
+                self.done["broken"] += 1
+                _tell_broken(loaded, self.done["broken"])
                 continue
             if loaded.fault:
-                without += 1
-                if without == 1:
+                self.done["without_texts"] += 1
+                if self.done["without_texts"] == 1:
                     told = "%s is indexed without texts: %s"
                     logging.warning(told, loaded.entry.name, loaded.fault)
             found.append(loaded.entry)
             if loaded.image is not None:
                 batch.append(loaded)
             if len(batch) == BATCH:
-                broken += store()
-        broken += store()
-        if not found:
-            raise UserError(f"none of {len(entries)} images can be used; the first are named above")
-        places = np.array([known[entry.name, entry.signature] for entry in found])
-        kept = int((places < before).sum())
-        done = {"embedded": len(pending.records) - start, "removed": before - kept}
-        done |= {"images": len(found), "broken": broken, "without_texts": without}
-        return found, places, done | {"described": None}
+                self._embed(batch, found)
+        self._embed(batch, found)
+        return found
 
-    def _embed_captions(
-        self, found: Sequence[IndexEntry], old: IndexGeneration | None, pending: PendingRows
-    ) -> tuple[list[str], np.ndarray]:
-        """Returns the different captions, and where the row of each is."""
+    def _embed(self, batch: list[LoadedEntry], found: list[IndexEntry]) -> None:
+        """Embeds a batch and empties it; what is broken after all is no longer found."""
+        if not batch:
+            return
+        rows = self._model.embed_images([loaded.image for loaded in batch], broken="nan")
+        there = np.isfinite(rows).all(axis=1)
+        for loaded in (loaded for loaded, real in zip(batch, there, strict=True) if not real):
+            found.remove(loaded.entry)
+            logging.warning("%s: it cannot be embedded", loaded.entry.name)
+        kept = [loaded for loaded, real in zip(batch, there, strict=True) if real]
+        thumbnails = [loaded.thumbnail for loaded in kept]
+        self._writer.add_images([loaded.entry for loaded in kept], rows[there], thumbnails)
+        self.done["embedded"] += len(kept)
+        self.done["broken"] += len(batch) - len(kept)
+        batch.clear()
+
+    def _add_texts(self, found: Sequence[IndexEntry], note_tokenizer: Any) -> None:
+        """Embeds the captions of these images, each text once."""
         texts = list(dict.fromkeys(text for entry in found for text in entry.captions))
-        if not (self._model.embeds("text") and self._model.tokenizer):
-            return texts, np.zeros(0, np.int64)
-        if texts:
-            now = {"tokenizer": self._model.made_tokenizer.fingerprint}
-            check_same(self._folder, now | {k: self._info[k] for k in now if k in self._info}, now)
-            self._info |= now
-        there = []
-        if old is not None and len(old.vectors[CAPTIONS]):
-            there = old.captions["text"].to_pylist()
-        known = {text: len(there) + n for n, (text,) in enumerate(pending.records)}
-        known |= {text: n for n, text in enumerate(there)}
+        if not texts or not self._reads_texts:
+            return
+        note_tokenizer(self._writer.info)
+        known = self._writer.find_texts(texts)
         new = [text for text in texts if text not in known]
-        bar = {"unit": "batch of captions", "dynamic_ncols": True, "delay": 1}
-        for first in make_bar(range(0, len(new), TEXTS), **bar):
+        for first in make_bar(range(0, len(new), TEXTS), unit="batch of captions", **BAR):
             part = new[first : first + TEXTS]
-            row = len(there) + len(pending.records)
-            pending.append([[text] for text in part], self._model.embed_texts(part))
-            known.update({text: row + n for n, text in enumerate(part)})
-        return texts, np.array([known[text] for text in texts], np.int64)
-
-    def _write(
-        self,
-        drafted: IndexGeneration,
-        old: IndexGeneration | None,
-        pending: Mapping[str, PendingRows],
-        places: Sequence[np.ndarray],
-        wanted: Mapping[str, Any],
-    ) -> None:
-        """Writes the next generation and what searches it, and then names it in `index.json`."""
-        number = self._info["generation"] + 1
-        path = self._folder / f"{number:06d}"
-        generations.write(path, drafted, old, pending, dict(zip(KINDS, places, strict=True)))
-        made = read_generation(path, {})
-        search = {}
-        for kind in KINDS:
-            search[kind] = self._prepare(made, kind, path / f"{kind}.scann", **wanted)
-        counts = {"images": len(made.images), "captions": len(made.captions)}
-        self._info |= counts | {"generation": number, "search": search, "wanted": dict(wanted)}
-        self._info["files"] = add_up_generation(path)
-        write_info(self._folder, self._info)
-        remove_others(self._folder, number)
-
-    def _prepare(
-        self, made: IndexGeneration, kind: str, path: pathlib.Path, recall: float, method: str
-    ) -> dict[str, Any]:
-        """Builds and saves what searches a kind; returns what to note about it."""
-        vectors = made.vectors[kind]
-        count = len(vectors)
-        least = LEAST if method == "scann" else EXACT_BELOW
-        if method == "exact" or count < least:
-            return {"method": "exact", "rows": count}
-        if method == "auto" and importlib.util.find_spec("scann") is None:
-            logging.warning("ScaNN is not installed: the search of %s stays exact", kind)
-            return {"method": "exact", "rows": count}
-        begin = time.monotonic()
-        rows = ScannRows.build(vectors)
-        queries = recall_queries.draw(made, kind, self._model)
-        measured, recalls = choose_settings(rows, vectors, queries, recall)
-        noted = {
-            "rows": count,
-            **measured.settings._asdict(),
-            "recall@10": {name: round(value, 4) for name, value in recalls.items()},
-            "queries": {name: len(given) for name, (given, _) in queries.items()},
-            "target": recall,
-            "seconds_a_query": round(measured.seconds, 6),
-            "seconds_to_build": round(time.monotonic() - begin, 1),
-        }
-        if measured.recall >= recall:
-            rows.save(path)
-            return {"method": "scann"} | noted
-        told = f"ScaNN finds {measured.recall:.3f} of the 10 nearest {kind}, less than {recall:g}"
-        if method == "scann":
-            raise UserError(f"{told}; give a lower --recall, or --search=exact")
-        logging.warning("%s: the search of %s stays exact", told, kind)
-        return {"method": "exact", "tried": noted} | {"rows": count}
-
-
-def _check_overlap(folder: pathlib.Path, names: Iterable[str], there: Sequence[str]) -> None:
-    """Refuses a source that has none of the images of the index, which would empty it."""
-    if there and not set(names).intersection(there):
-        raise UserError(
-            f"{folder} has {len(there)} images, the first {there[0]}, and --source has none of "
-            "them; give another --output, or remove the folder"
-        )
+            self._writer.add_texts(part, self._model.embed_texts(part))
 
 
 def _tell_broken(loaded: LoadedEntry, count: int) -> None:

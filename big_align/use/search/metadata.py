@@ -16,7 +16,7 @@ from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.sources.table_source import TableSource
 from big_align.data.tables.key_joins import ImageNames, RowJoin, join_rows, spell_shortly
 from big_align.data.tables.table_rows import TABLES, TableRows, read_rows
-from big_align.use.search.source_entries import IndexEntry
+from big_align.use.search.stores.store import PLACEHOLDER, IndexEntry
 
 KEYS = (("key",), ("name",), *columns.FILES)
 CAPTIONS = {name for group in columns.CAPTIONS for name in group}
@@ -24,8 +24,6 @@ SHOWN = 5
 """Rows that a message lists."""
 LABEL = "label"
 """The column of the classes that the source knows."""
-PLACEHOLDER = "(row)"
-"""The column of a table that has no other: Parquet does not count rows without one."""
 
 
 class MetadataTable:
@@ -60,13 +58,20 @@ class MetadataTable:
 
         Rows that name several images, or none, and images with rows that differ are warned of.
         """
-        images = ImageNames(*zip(*((e.name, e.key, e.shard) for e in entries), strict=True))
+        named = zip(*((e.name, e.key, e.shard) for e in entries), strict=True)
+        return _take(self._table, self._join(ImageNames(*named)))
+
+    def fix(self, names: Iterable[tuple[str, str, str]]) -> "SourceMetadata":
+        """Returns the columns for the images of a source: the name, key and shard of each."""
+        return SourceMetadata(self._table, self._join(ImageNames(*zip(*names, strict=True))))
+
+    def _join(self, images: ImageNames) -> list[int | None]:
         folder = self._rows.path.rpartition("/")[0]
         joined = join_rows(self._called, folder, images)
         self._tell_shared(joined, images)
         _tell_repeated(self._rows, self._table, joined.repeated.values())
         self._tell_unused(joined, images)
-        return _take(self._table, joined.rows)
+        return joined.rows
 
     def _tell_shared(self, joined: RowJoin, images: ImageNames) -> None:
         if not joined.shared:
@@ -108,6 +113,10 @@ class SourceMetadata:
 
     def __init__(self, table: pa.Table, rows: Sequence[int | None]):
         self._table, self._rows = table, rows
+
+    def fix(self, names: Iterable[tuple[str, str, str]]) -> "SourceMetadata":
+        """Returns itself."""
+        return self
 
     def align(self, entries: Sequence[IndexEntry]) -> tuple[pa.Table, int]:
         """Returns the columns with one row per image, and how many images have a row."""

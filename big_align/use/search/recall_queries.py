@@ -1,22 +1,18 @@
 """Queries by which the recall of a search is measured: like those that will be asked."""
 
 import numpy as np
-from jaxtyping import Float, Int
 
 from big_align.data.labels.classes import read_classes
 from big_align.use.inference.loaded_model import LoadedModel
-from big_align.use.search.index_folder import CAPTIONS, IMAGES, IndexGeneration
+from big_align.use.search.stores.store import CAPTIONS, IMAGES, Queries, Sample
 
 COUNT = 500
 """Queries per kind."""
 CLASSES = "imagenet"
 """The class list whose names serve as texts if there are no captions."""
 
-Queries = dict[str, tuple[Float[np.ndarray, "_ d"], Int[np.ndarray, "_"]]]
-"""For each kind, embeddings, and the numbers of their own rows, or -1."""
 
-
-def draw(made: IndexGeneration, kind: str, model: LoadedModel) -> Queries:
+def draw(sample: Sample, kind: str, model: LoadedModel) -> Queries:
     """Draws images and texts as queries.
 
     Embeddings of texts lie apart from those of images, and are harder for a search that was trained
@@ -24,15 +20,14 @@ def draw(made: IndexGeneration, kind: str, model: LoadedModel) -> Queries:
     own neighbor, and rows of the other kind. If there are no captions, names of classes serve as
     texts.
     """
-    rng, queries = np.random.default_rng(0), {}
+    queries = {}
     for name in (IMAGES, CAPTIONS):
-        rows = made.vectors[name]
-        if len(rows):
-            chosen = np.sort(rng.choice(len(rows), min(COUNT, len(rows)), replace=False))
-            own = chosen if name == kind else np.full(len(chosen), -1)
-            queries[name] = np.asarray(rows[chosen], np.float32), own
+        numbers, vectors = sample(name, COUNT)
+        if len(numbers):
+            own = numbers if name == kind else np.full(len(numbers), -1)
+            queries[name] = np.asarray(vectors, np.float32), own
     if CAPTIONS not in queries and model.embeds("text") and model.tokenizer:
-        names = rng.permutation(read_classes(CLASSES).names)[:COUNT]
+        names = np.random.default_rng(0).permutation(read_classes(CLASSES).names)[:COUNT]
         values = model.embed_texts([f"a photo of a {name}" for name in names.tolist()])
         queries["names of classes"] = values, np.full(len(values), -1)
     return queries

@@ -65,7 +65,7 @@ def write_page(index: SearchIndex, options: argparse.Namespace, hits: Sequence[H
         conditions=[options.of, *options.filter, f"{len(hits)} of {len(index)} images"],
         hits=[
             {
-                "jpeg": index.contents.read_thumbnail(hit.row),
+                "jpeg": index.read_thumbnail(hit.row),
                 "score": hit.score,
                 "captions": hit.captions[:CAPTIONS_SHOWN],
                 "facts": [
@@ -84,7 +84,7 @@ def _list_part(index: SearchIndex, part: dict[str, Any]) -> dict[str, Any]:
     """Returns the weight, the name, and the picture of a part of a query, if it has one."""
     jpeg = None
     if "like" in part:
-        jpeg = index.contents.read_thumbnail(index.find_row(part["like"]))
+        jpeg = index.read_thumbnail(index.find_row(part["like"]))
     elif "image" in part:
         jpeg = make_thumbnail(read_image(part["image"]), THUMBNAIL)
     (name,) = part.keys() - {"weight"}

@@ -32,8 +32,8 @@ from big_align.data.json_texts import NotJson, parse_json
 from big_align.pages.rendering import render
 from big_align.pages.thumbnails import make_thumbnail
 from big_align.use.search import queries
-from big_align.use.search.filters import split_filters
 from big_align.use.search.search_index import Hit, SearchIndex
+from big_align.use.search.stores.filters import split_filters
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Hosts that only this machine can reach; any other requires a token."""
@@ -81,7 +81,7 @@ class SearchServer:
         nonce = secrets.token_urlsafe(16)
         about = {
             "images": len(self._index),
-            "captions": len(self._index.contents.vectors["captions"]),
+            "captions": self._index.store.count("captions"),
             "texts": self._reads_texts,
             "columns": self._index.columns,
         }
@@ -101,8 +101,8 @@ class SearchServer:
     def show_thumbnail(self, request: Request) -> Response:
         """Returns the thumbnail of a row of the index."""
         asked = request.path_params["row"]
-        row = int(asked) if asked.isdecimal() and len(asked) < 12 else len(self._index)
-        jpeg = self._index.contents.read_thumbnail(row) if row < len(self._index) else b""
+        row = int(asked) if asked.isdecimal() and len(asked) < 12 else -1
+        jpeg = self._index.read_thumbnail(row) if self._index.store.has_image(row) else b""
         if not jpeg:
             return PlainTextResponse("there is no such thumbnail", 404)
         return Response(jpeg, media_type="image/jpeg", headers={"Cache-Control": "no-cache"})

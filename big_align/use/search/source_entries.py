@@ -3,11 +3,13 @@
 import collections
 import concurrent.futures
 import hashlib
+import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool
 
 from big_align.core.errors import put_in_a_line
 from big_align.data import boundary, files
@@ -18,20 +20,13 @@ from big_align.data.precomputed.shard_files import list_shards
 from big_align.data.sources.file_pairs import FilePairsSource
 from big_align.data.sources.listed_source import ListedSource
 from big_align.pages.thumbnails import make_thumbnail
+from big_align.use.search.stores.digests import digest_text, find_among
+from big_align.use.search.stores.store import IndexEntry
 
 AHEAD = 64  # images that are read and not yet taken
-
-
-class IndexEntry(NamedTuple):
-    """An image of a source."""
-
-    name: str  # identifies it: the path of its file, or its place in a shard
-    key: str  # what the source calls it
-    shard: str  # the shard that it is in; the second of one name is "NAME (2)"
-    number: int  # which example of the source it is
-    signature: str  # changes with the file, or with the encoded image if it has no file of its own
-    captions: list[str]
-    label: str | None  # the names of its classes, or their numbers; None if it has none
+BLOCK = 65536
+Item = tuple[tuple[int, int], str, str]
+"""An image that is not read yet: the shard and its number there, its path, and its name."""
 
 
 class LoadedEntry(NamedTuple):
@@ -46,34 +41,69 @@ class LoadedEntry(NamedTuple):
 class SourceEntries:
     """Reads the images of a source in its order, with threads; known ones are not read.
 
-    Thumbnails have so many pixels on their longer side; 0 for none.
+    Thumbnails have so many pixels on their longer side; 0 for none. Of each image a digest of its
+    path is kept, and no more: an index can have more images than objects fit into memory.
     """
 
     def __init__(self, source: Source, side: int):
         self._source, self._side = source, side
         self._files = None
-        places = [
-            (shard, index)
-            for shard, size in enumerate(source.shard_sizes.tolist()) for index in range(size)
-        ]  # fmt: skip
-        read_name = source.name
-        if isinstance(source, ListedSource):
-            read_name = source.key  # its names contain line numbers, which change
-        paths = [read_name(*place) for place in places]
-        if isinstance(source, ListedSource | FilePairsSource) and paths:
-            self._files = files.files_of(paths[0])
-        self.names = _make_unique(paths)
+        # The names of a listed source contain line numbers, which change.
+        self._read_path = source.key if isinstance(source, ListedSource) else source.name
+        if isinstance(source, ListedSource | FilePairsSource) and len(self):
+            self._files = files.files_of(self._read_path(*next(self._list_places())))
         self._shards = [shard.name for shard in list_shards(source)]
         self._firsts = np.cumsum(source.shard_sizes) - source.shard_sizes
-        self._items = list(zip(places, paths, self.names, strict=True))
+        paths = (spell_halves(self._read_path(*place)) for place in self._list_places())
+        digests = np.fromiter(map(digest_text, paths), np.int64, len(self))
+        digests.sort()
+        self._repeated = set(digests[1:][digests[1:] == digests[:-1]].tolist())
+        if self._repeated:  # then some names are not their paths
+            names = (item[2] for block in self.list_blocks(None) for item in block)
+            digests = np.sort(np.fromiter(map(digest_text, names), np.int64, len(self)))
+        self._digests = digests
 
     def __len__(self) -> int:
-        return len(self._items)
+        return int(self._source.shard_sizes.sum())
 
-    def load(self, is_known: Callable[[str, str], bool]) -> Iterator[LoadedEntry]:
-        """Yields every image; one whose name and signature are known need not be read."""
+    def has(self, names: Sequence[str]) -> Bool[np.ndarray, "n"]:
+        """Returns which names are those of images of the source."""
+        return find_among(self._digests, names)
+
+    def list_keys(self) -> Iterator[tuple[str, str, str]]:
+        """Yields the name, key and shard of each image."""
+        for block in self.list_blocks(BLOCK):
+            for place, _, name in block:
+                yield name, self._read_key(place, name), self._shards[place[0]]
+
+    def list_blocks(self, size: int | None) -> Iterator[list[Item]]:
+        """Yields the images, so many at a time; all at once if the size is None.
+
+        Names can be written as UTF-8; the second of a name is "NAME (2)".
+        """
+        seen: collections.Counter[str] = collections.Counter()
+        for places in _batch(self._list_places(), size or max(1, len(self))):
+            block = []
+            for place in places:
+                path = self._read_path(*place)
+                name = spell_halves(path)
+                if self._repeated and digest_text(name) in self._repeated:
+                    seen[name] += 1
+                    name += f" ({seen[name]})" * (seen[name] > 1)
+                block.append((place, path, name))
+            yield block
+
+    def _list_places(self) -> Iterator[tuple[int, int]]:
+        for shard, size in enumerate(self._source.shard_sizes.tolist()):
+            for index in range(size):
+                yield shard, index
+
+    def load(
+        self, block: Sequence[Item], is_known: Callable[[str, str], bool]
+    ) -> Iterator[LoadedEntry]:
+        """Yields every image of a block; one with a known name and signature need not be read."""
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-            started = (threads.submit(self._load, *item, is_known) for item in self._items)
+            started = (threads.submit(self._load, *item, is_known) for item in block)
             yield from parallel.take_ahead(started, AHEAD)
 
     def _load(
@@ -122,22 +152,20 @@ class SourceEntries:
     ) -> IndexEntry:
         names = self._source.class_names
         shown = [names[n] if names and n < len(names) else str(n) for n in labels]
-        key = self._source.key(*place) if has_keys(self._source) else name
         label = spell_halves("|".join(shown)) if shown else None
         where = self._shards[place[0]], int(self._firsts[place[0]]) + place[1]
-        return IndexEntry(name, spell_halves(key), *where, signature, captions, label)
+        key = self._read_key(place, name)
+        return IndexEntry(name, key, *where, signature, captions, label)
 
-
-def _make_unique(paths: list[str]) -> list[str]:
-    """Makes names that can be written as UTF-8; the second of a name is "NAME (2)"."""
-    seen, names = collections.Counter(), []
-    for path in paths:
-        name = spell_halves(path)
-        seen[name] += 1
-        names.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
-    return names
+    def _read_key(self, place: tuple[int, int], name: str) -> str:
+        return spell_halves(self._source.key(*place) if has_keys(self._source) else name)
 
 
 def _digest(image: Any) -> str:
     data = image if isinstance(image, bytes) else np.ascontiguousarray(image).tobytes()
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _batch(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    while block := list(itertools.islice(items, size)):
+        yield block

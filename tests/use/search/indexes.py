@@ -9,7 +9,12 @@ from PIL import Image
 import big_align
 from big_align.config.components.source_flags import open_source
 from big_align.use.search.index_building import IndexBuilder
-from big_align.use.search.index_folder import KINDS, generation_folder, read_generation, read_info
+from big_align.use.search.stores.index_folder import (
+    KINDS,
+    generation_folder,
+    read_generation,
+    read_info,
+)
 
 TEXTS = ("a dog on grass", "a red cat", "a photo of a dog", "a cat", "red grass")
 

@@ -134,7 +134,7 @@ def test_an_empty_query_says_what_to_do(page):
 
 
 def test_upload_add_and_more_like_this(page, index):
-    photo = index.contents.images["name"][6].as_py()
+    photo = index.store.contents.images["name"][6].as_py()
     page.find("#file").send_keys(photo)
     hits = index.search(images=photo, k=20)
     page.wait_for(hits)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from big_align.use.search import exact_search
-from big_align.use.search.exact_search import rescore, search_exactly
+from big_align.use.search.stores import exact_search
+from big_align.use.search.stores.exact_search import rescore, search_exactly
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from big_align.core.errors import UserError
-from big_align.use.search.filters import apply_filters, split_filters
 from big_align.use.search.metadata import empty_metadata
+from big_align.use.search.stores.filters import apply_filters, split_filters
 
 YEARS = [1999, 2004, None, 2020, 2004]
 DAYS = [datetime.date(2020, 1, n) for n in range(1, 6)]

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from big_align.use.search import generations
-from big_align.use.search.index_folder import CAPTIONS, IMAGES, add_up_generation, read_generation
 from big_align.use.search.metadata import empty_metadata
-from big_align.use.search.pending_rows import PendingRows
-from big_align.use.search.source_entries import IndexEntry
+from big_align.use.search.stores import generations
+from big_align.use.search.stores.index_folder import add_up_generation, read_generation
+from big_align.use.search.stores.pending_rows import PendingRows
+from big_align.use.search.stores.store import CAPTIONS, IMAGES, IndexEntry
 from tests.full_disk import limit_files
 
 VALUES = np.random.default_rng(0).normal(size=(60, 64)).astype(np.float16)

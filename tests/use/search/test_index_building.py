@@ -22,12 +22,13 @@ from big_align.config.components.source_flags import open_source
 from big_align.core.errors import UserError
 from big_align.core.locks import lock_folder
 from big_align.pages.thumbnails import make_thumbnail
-from big_align.use.search import generations, index_building, index_folder
+from big_align.use.search import index_building
 from big_align.use.search.index_building import IndexBuilder
-from big_align.use.search.index_folder import KINDS, read_info, write_info
 from big_align.use.search.metadata import MetadataTable
-from big_align.use.search.pending_rows import PendingRows
-from big_align.use.search.scann_rows import ScannSettings
+from big_align.use.search.stores import folder_writer, generations, index_folder
+from big_align.use.search.stores.index_folder import KINDS, read_info, write_info
+from big_align.use.search.stores.pending_rows import PendingRows
+from big_align.use.search.stores.scann_rows import ScannSettings
 from tests.data.samples import write_tar
 
 SEEDS = {f"{'ab'[n % 2]}/{n:02d}.jpg": n for n in range(13)}
@@ -141,12 +142,12 @@ def test_a_run_that_ends_between_two_steps_is_mended(model, tmp_path, monkeypatc
             raise KeyboardInterrupt
         kept(*given)
 
-    kept = getattr(index_building, before)
-    monkeypatch.setattr(index_building, before, interrupt)
+    kept = getattr(folder_writer, before)
+    monkeypatch.setattr(folder_writer, before, interrupt)
     with pytest.raises(KeyboardInterrupt):
         build(model, source, tmp_path / "index")
     assert len(load(tmp_path / "index", model)) == (13 if before == "write_info" else 14)
-    monkeypatch.setattr(index_building, before, kept)
+    monkeypatch.setattr(folder_writer, before, kept)
     assert build(model, source, tmp_path / "index").embedded == 0
     build(model, source, tmp_path / "whole")
     assert_same(tmp_path / "index", tmp_path / "whole")

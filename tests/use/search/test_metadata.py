@@ -13,7 +13,8 @@ from big_align.config.components.source_flags import open_source
 from big_align.core.errors import UserError
 from big_align.tools import index
 from big_align.use.search.metadata import MetadataTable, add_labels, read_source
-from big_align.use.search.source_entries import IndexEntry, SourceEntries
+from big_align.use.search.source_entries import SourceEntries
+from big_align.use.search.stores.store import IndexEntry
 from tests.data.samples import write_tar
 
 NAMES = ["photos/a.jpg", "photos/b.jpg", "photos/c.jpg"]
@@ -28,7 +29,9 @@ def make_entries(names, keys=None, shards=None):
 
 def list_entries(source):
     """The images of a source, as an index has them."""
-    return [loaded.entry for loaded in SourceEntries(source, 0).load(lambda *_: False)]
+    entries = SourceEntries(source, 0)
+    (block,) = entries.list_blocks(None)
+    return [loaded.entry for loaded in entries.load(block, lambda *_: False)]
 
 
 def open_images(path, *arguments):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from big_align.use.search.pending_rows import PendingRows
+from big_align.use.search.stores.pending_rows import PendingRows
 
 VALUES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float16)
 RECORDS = [[f"na\nme {n}", "s \udcff"] for n in range(5)]

@@ -9,14 +9,10 @@ import pytest
 from indexes import build, load, write_photos, write_table
 
 from big_align.core.errors import UserError
-from big_align.use.search import index_building, scann_rows
-from big_align.use.search.exact_search import search_exactly
-from big_align.use.search.scann_rows import (
-    ScannRows,
-    ScannSettings,
-    choose_settings,
-    measure_recall,
-)
+from big_align.use.search.stores import folder_writer, scann_rows
+from big_align.use.search.stores.exact_search import search_exactly
+from big_align.use.search.stores.recall import choose_settings, measure_recall
+from big_align.use.search.stores.scann_rows import ScannRows, ScannSettings
 
 pytestmark = pytest.mark.slow  # TensorFlow takes seconds
 
@@ -26,6 +22,10 @@ def draw(count, seed):
     middles = np.random.default_rng(9).normal(size=(20, 16))
     rows = middles[rng.integers(0, 20, count)] + 0.5 * rng.normal(size=(count, 16))
     return np.float32(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+def exact(vectors):
+    return lambda queries, k: search_exactly(queries, vectors, k)[0]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_what_is_reported_is_what_a_search_reaches(rows):
     vectors, given = draw(3000, 0), draw(200, 1)
     numbers = np.arange(0, 3000, 30)
     queries = {"own": (vectors[numbers], numbers), "other": (given, np.full(200, -1))}
-    measured, recalls = choose_settings(rows, vectors, queries, 0.9)
+    measured, recalls = choose_settings(rows, exact(vectors), queries, 0.9)
     assert measured.recall == min(recalls.values()) >= 0.9
     true = search_exactly(given, vectors, 10)[0]
     found = rows.search(given, 11, measured.settings)[:, :10]
@@ -58,10 +58,10 @@ def test_what_is_reported_is_what_a_search_reaches(rows):
 def test_a_higher_recall_searches_more_and_what_cannot_be_reached_is_told(rows):
     vectors, given = draw(3000, 0), draw(200, 1)
     queries = {"other": (given, np.full(200, -1))}
-    low, _ = choose_settings(rows, vectors, queries, 0.3)
-    high, _ = choose_settings(rows, vectors, queries, 0.97)
+    low, _ = choose_settings(rows, exact(vectors), queries, 0.3)
+    high, _ = choose_settings(rows, exact(vectors), queries, 0.97)
     assert low.settings.searched < high.settings.searched
-    none, _ = choose_settings(rows, vectors, queries, 1.01)
+    none, _ = choose_settings(rows, exact(vectors), queries, 1.01)
     assert none.recall < 1.01 and none.recall >= high.recall
 
 
@@ -88,12 +88,14 @@ def test_an_index_notes_its_recall_and_searches_by_scann(model, tmp_path, monkey
     assert set(noted["recall@10"]) == {"images", "names of classes"}
     assert min(noted["recall@10"].values()) >= 0.9
     index = load(tmp_path / "index", model)
-    exact = search_exactly(index.embed_text("a dog")[None], index.contents.vectors["images"], 10)
-    found, score = index.find("images", index.embed_text("a dog")[None], 10)
+    exact = search_exactly(
+        index.embed_text("a dog")[None], index.store.contents.vectors["images"], 10
+    )
+    found, score = index.store.search("images", index.embed_text("a dog")[None], 10)
     assert measure_recall(found, exact[0]) >= 0.8
     np.testing.assert_allclose(score[0, 0], exact[1][0, 0], atol=1e-6)
-    vectors = np.float32(index.contents.vectors["images"])
-    found, _ = index.find("images", vectors, 3)  # fewer are found no worse than ten
+    vectors = np.float32(index.store.contents.vectors["images"])
+    found, _ = index.store.search("images", vectors, 3)  # fewer are found no worse than ten
     assert measure_recall(found, search_exactly(vectors, vectors, 3)[0]) >= 0.9
     assert np.mean([index.search(like=[row], k=3)[0].row == row for row in range(20)]) >= 0.95
     with pytest.raises(UserError, match="ScaNN finds .* less than 1.01; give a lower --recall"):
@@ -103,7 +105,7 @@ def test_an_index_notes_its_recall_and_searches_by_scann(model, tmp_path, monkey
 
 def test_without_scann_the_search_stays_exact(model, tmp_path, monkeypatch, caplog):
     source = write_photos(tmp_path / "photos", {f"{n:03d}.jpg": n for n in range(60)})
-    monkeypatch.setattr(index_building, "EXACT_BELOW", 50)
+    monkeypatch.setattr(folder_writer, "EXACT_BELOW", 50)
     monkeypatch.setitem(sys.modules, "scann", None)  # as if it were not installed
     report = build(model, source, tmp_path / "index")
     assert report.search["images"] == {"method": "exact", "rows": 60}
@@ -125,7 +127,7 @@ def test_where_the_recall_is_not_reached_the_search_stays_exact(
     model, tmp_path, monkeypatch, caplog
 ):
     source = write_photos(tmp_path / "photos", {f"{n:03d}.jpg": n for n in range(60)})
-    monkeypatch.setattr(index_building, "EXACT_BELOW", 50)
+    monkeypatch.setattr(folder_writer, "EXACT_BELOW", 50)
     monkeypatch.setattr(scann_rows, "SEARCHED", (0.01,))
     report = build(model, source, tmp_path / "index", recall=1.0)
     assert report.search["images"]["method"] == "exact"

@@ -13,6 +13,7 @@ from big_align.core.errors import UserError
 from big_align.use.inference import loaded_model
 from big_align.use.search import search_index
 from big_align.use.search.search_index import Hit
+from big_align.use.search.stores import folder_store
 from tests.use.inference.test_loaded_model import DUAL, SEEN, TOKENIZER, make_pretrained
 
 
@@ -22,7 +23,7 @@ def index(table_index, model):
 
 
 def test_an_index_tells_in_a_line_what_it_holds(index, table_index):
-    counts = f"20 images and {len(index.contents.captions)} captions, embeddings of 16"
+    counts = f"20 images and {len(index.store.contents.captions)} captions, embeddings of 16"
     columns = ", ".join(index.columns)
     assert repr(index) == f"<SearchIndex of {table_index}: {counts}; metadata: {columns}>"
     assert columns.startswith("year") or "year" in columns
@@ -30,7 +31,7 @@ def test_an_index_tells_in_a_line_what_it_holds(index, table_index):
 
 def rank(index, vector, of="images", rows=None):
     """The numbers of rows by their cosines, computed plainly."""
-    vectors = np.float32(index.contents.vectors[of])
+    vectors = np.float32(index.store.contents.vectors[of])
     order = np.argsort(-(vectors @ vector), kind="stable")
     return [int(row) for row in order if rows is None or row in rows]
 
@@ -41,7 +42,7 @@ def unit(vector):
 
 def test_one_text_ranks_as_the_model_does(index, model):
     hits = index.search("a red dog", k=7)
-    expected = model.rank("a red dog", np.float32(index.contents.vectors["images"]), k=7)
+    expected = model.rank("a red dog", np.float32(index.store.contents.vectors["images"]), k=7)
     assert [hit.row for hit in hits] == expected.order[0].tolist()
     np.testing.assert_allclose([hit.score for hit in hits], expected.cosine[0], atol=1e-6)
 
@@ -77,7 +78,7 @@ def test_scores_are_cosines_of_rows_that_are_stored_in_float16(model, tmp_path):
     photos = write_photos(tmp_path / "photos", {f"{n:02d}.jpg": n for n in range(20)})
     build(model, photos, tmp_path / "index")
     index = load(tmp_path / "index", model)
-    assert index.contents.vectors["images"].dtype == np.float16
+    assert index.store.contents.vectors["images"].dtype == np.float16
     for row in range(20):
         (hit,) = index.search(like=row, k=1)
         assert hit.row == row and hit.score == pytest.approx(1, abs=1e-6)
@@ -85,7 +86,7 @@ def test_scores_are_cosines_of_rows_that_are_stored_in_float16(model, tmp_path):
 
 def test_an_image_of_the_index_needs_no_model(table_index):
     index = big_align.load_index(table_index)  # its model is nowhere
-    name = index.contents.images["name"][3].as_py()
+    name = index.store.contents.images["name"][3].as_py()
     assert [hit.row for hit in index.search(like=[name], k=20)] == rank(index, index.read_vector(3))
     assert index.search(like=[3], k=2) == index.search(like=[name], k=2)
     with pytest.raises(UserError, match="nowhere.*give the model of the index by --model"):
@@ -93,7 +94,7 @@ def test_an_image_of_the_index_needs_no_model(table_index):
 
 
 def test_one_and_several_are_given_in_any_form(index):
-    name = index.contents.images["name"][3].as_py()
+    name = index.store.contents.images["name"][3].as_py()
     expected = index.search(like=[3], k=5)
     for like in (3, np.int64(3), [np.int64(3)], np.array([3]), name, [pathlib.Path(name)]):
         assert index.search(like=like, k=5) == expected
@@ -123,7 +124,7 @@ def test_a_hit_tells_what_is_known_of_an_image(index):
 def test_captions_are_found_with_an_image_that_has_them(index, model):
     hits = index.search("a red dog", of="captions", k=9)
     expected = rank(index, model.embed_texts("a red dog")[0], "captions")
-    texts = index.contents.captions["text"].to_pylist()
+    texts = index.store.contents.captions["text"].to_pylist()
     assert [hit.captions for hit in hits] == [[texts[n]] for n in expected]
     assert all(TEXTS[hit.row % 5] == hit.captions[0] and hit.row < 5 for hit in hits)
 
@@ -220,22 +221,22 @@ class FirstRows:
 
 def test_candidates_are_rescored_filtered_and_made_up_for(index, monkeypatch):
     """Where candidates that meet the conditions are too few, all that meet them are compared."""
-    monkeypatch.setattr(search_index, "EXACT_BELOW", 1)
-    given = load(index._folder, index.model)
+    monkeypatch.setattr(folder_store, "EXACT_BELOW", 1)
+    given = load(index._address, index.model)
     monkeypatch.setattr(
-        type(given), "_scann", lambda self, kind: FirstRows(self.contents.vectors[kind])
+        type(given.store), "_scann", lambda self, kind: FirstRows(self.contents.vectors[kind])
     )
     vector = given.embed_text("a red dog")
-    found, score = given.find("images", vector[None], 3)
+    found, score = given.store.find("images", vector[None], 3)
     thirds = rank(given, vector, rows=set(range(0, 20, 3)))
     assert found[0].tolist() == thirds[:3]
-    cosines = given.contents.vectors["images"] @ vector
+    cosines = given.store.contents.vectors["images"] @ vector
     np.testing.assert_allclose(score[0], cosines[thirds[:3]], atol=1e-6)
     mask = np.arange(20) % 2 == 0
-    found, _ = given.find("images", vector[None], 3, mask)
+    found, _ = given.store.find("images", vector[None], 3, mask)
     assert found[0].tolist() == rank(given, vector, rows=set(range(0, 20, 6)))[:3]
     mask = np.arange(20) % 3 != 0  # none of the candidates
-    found, _ = given.find("images", vector[None], 3, mask)
+    found, _ = given.store.find("images", vector[None], 3, mask)
     assert found[0].tolist() == rank(given, vector, rows=set(np.flatnonzero(mask)))[:3]
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from indexes import TEXTS, encode_photo
 
-from big_align.use.search.index_folder import write_info
+from big_align.use.search.stores.index_folder import write_info
 from tests.manual import read_blocks
 
 

@@ -85,7 +85,7 @@ def test_integers_arrive_as_the_index_has_them(model, tmp_path):
 def test_thumbnails_are_those_of_the_index_and_nothing_else_is_served(client, index):
     for row in (0, 19):
         found = client.get(f"/thumbnail/{row}")
-        assert found.content == index.contents.read_thumbnail(row)
+        assert found.content == index.read_thumbnail(row)
         assert found.headers["content-type"] == "image/jpeg"
     for path in (
         "/thumbnail/20", "/thumbnail/-1", "/thumbnail/../index.json", "/thumbnail/%2e%2e/x",

@@ -12,17 +12,14 @@ from jaxtyping import Int
 
 from big_align.core.errors import UserError
 from big_align.core.whole_files import naming
-from big_align.use.search.index_folder import (
-    CAPTIONS,
-    IMAGES,
-    KINDS,
+from big_align.use.search.stores.index_folder import (
     METADATA,
     THUMBNAILS,
     IndexGeneration,
     sync,
 )
-from big_align.use.search.pending_rows import PendingRows
-from big_align.use.search.source_entries import IndexEntry
+from big_align.use.search.stores.pending_rows import PendingRows
+from big_align.use.search.stores.store import CAPTIONS, IMAGES, KINDS, IndexEntry
 
 BLOCK = 65536  # rows that are copied at a time
 

@@ -26,12 +26,10 @@ from big_align.core.file_checksums import SEAL
 from big_align.core.regular_files import check_regular
 from big_align.core.whole_files import write_whole
 from big_align.data.precomputed.shard_files import read_description
+from big_align.use.search.stores.store import KINDS
 
 FORMAT = 2
 INFO = "index.json"
-IMAGES, CAPTIONS = "images", "captions"
-KINDS = (IMAGES, CAPTIONS)
-"""What an index holds embeddings of."""
 METADATA, THUMBNAILS = "metadata.parquet", "thumbnails.bin"
 FIELDS = ("model", "weights", "architecture", "transform", "dim", "dtype", "thumbnail")
 FIELDS += ("generation", "search", "files")

@@ -1,5 +1,6 @@
 """The nearest of many embeddings, found by comparing with all of them, in blocks."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,22 @@ def search_exactly(
     to compare with, ascending. Returns numbers of rows, the nearest first, and their products.
     """
     count = len(vectors) if rows is None else len(rows)
+
+    def read_blocks() -> Iterator[tuple[np.ndarray, Any]]:
+        for first in range(0, count, BLOCK):
+            end = min(first + BLOCK, count)
+            numbers = np.arange(first, end) if rows is None else rows[first:end]
+            yield numbers, vectors[first:end] if rows is None else vectors[numbers]
+
+    return search_blocks(queries, read_blocks(), k)
+
+
+def search_blocks(
+    queries: Float[np.ndarray, "q d"], blocks: Iterable[tuple[np.ndarray, Any]], k: int
+) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
+    """Finds the rows with the largest dot products among blocks of ascending numbers and rows."""
     best = np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0), np.float32)
-    for first in range(0, count, BLOCK):
-        end = min(first + BLOCK, count)
-        numbers = np.arange(first, end) if rows is None else rows[first:end]
-        block = vectors[first:end] if rows is None else vectors[numbers]
+    for numbers, block in blocks:
         score = queries @ np.asarray(block, np.float32).T
         numbers = np.broadcast_to(numbers, score.shape)
         if best[1].shape[1] == k:  # a row that only equals the worst one found comes after it

@@ -11,7 +11,7 @@ import io
 import math
 import pathlib
 import shutil
-import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,14 +19,10 @@ from jaxtyping import Float, Int
 
 from big_align.core.errors import UserError
 from big_align.data import tensorflow_on_cpu
-from big_align.use.search.exact_search import search_exactly
+from big_align.use.search.stores.recall import K
 
-EXACT_BELOW = 50_000
-"""With fewer rows, comparing with all of them takes at most a few hundredths of a second."""
 LEAST = 16
 """With fewer rows, four bits have more values than there are rows to learn them from."""
-K = 10
-"""Neighbors by which recall is measured."""
 DIMS_PER_BLOCK = 4
 """At 100,000 rows of 512, twice as fast as 2, and no worse once candidates are compared again."""
 SOAR = 1.5
@@ -42,14 +38,6 @@ class ScannSettings(NamedTuple):
     leaves: int  # of the tree
     searched: int  # leaves that a query goes through
     reordered: int  # rows that are compared again, as a multiple of those that are wanted
-
-
-class Attempt(NamedTuple):
-    """The result of trying settings: the recall among the 10 nearest, and seconds per query."""
-
-    settings: ScannSettings
-    recall: float
-    seconds: float
 
 
 def count_leaves(count: int) -> int:
@@ -101,6 +89,13 @@ class ScannRows:
         folder.mkdir(parents=True)
         self._searcher.serialize(str(folder), relative_path=True)
 
+    def list_settings(self) -> Iterator[Iterator[ScannSettings]]:
+        """Yields settings to try, by the rows that are compared again."""
+        leaves = self.settings.leaves
+        for reordered in REORDERED:
+            searched = (max(1, round(fraction * leaves)) for fraction in SEARCHED)
+            yield (ScannSettings(leaves, each, reordered) for each in searched)
+
     def search(
         self, queries: Float[np.ndarray, "q d"], k: int, settings: ScannSettings | None = None
     ) -> Int[np.ndarray, "q k"]:
@@ -110,61 +105,6 @@ class ScannRows:
             np.ascontiguousarray(queries, np.float32), k, reordered * k, searched
         )
         return np.where(np.isfinite(score), found.astype(np.int64), -1)
-
-
-def measure_recall(found: Int[np.ndarray, "q _"], true: Int[np.ndarray, "q k"]) -> float:
-    """Returns the fraction of the true numbers that were found, over all queries."""
-    return float((true[:, :, None] == found[:, None, :]).any(axis=2).mean())
-
-
-def choose_settings(
-    rows: ScannRows,
-    vectors: Any,
-    queries: dict[str, tuple[Float[np.ndarray, "_ d"], Int[np.ndarray, "_"]]],
-    target: float,
-) -> tuple[Attempt, dict[str, float]]:
-    """Chooses the fastest settings whose recall reaches a target for every kind of query.
-
-    Each query comes with the number of its own row among the vectors, which does not count as
-    found; -1 if it has none. Returns the settings, with the lowest recall among the kinds, and the
-    recall of each kind. If no settings reach the target, those with the highest recall.
-    """
-    true = {
-        kind: _leave_out(search_exactly(given, vectors, K + 1)[0], own)
-        for kind, (given, own) in queries.items()
-    }
-    best: tuple[Attempt, dict[str, float]] | None = None
-    for reordered in REORDERED:
-        for fraction in SEARCHED:
-            searched = max(1, round(fraction * rows.settings.leaves))
-            settings = rows.settings._replace(searched=searched, reordered=reordered)
-            recalls, seconds, count = {}, 0.0, 0
-            for kind, (given, own) in queries.items():
-                begin = time.perf_counter()
-                found = rows.search(given, K + 1, settings)
-                seconds += time.perf_counter() - begin
-                count += len(given)
-                recalls[kind] = measure_recall(_leave_out(found, own), true[kind])
-            here = Attempt(settings, min(recalls.values()), seconds / count)
-            if best is None or _is_better(here, best[0], target):
-                best = here, recalls
-            if here.recall >= target:  # more leaves only take longer
-                break
-    return best
-
-
-def _is_better(here: Attempt, there: Attempt, target: float) -> bool:
-    if (here.recall >= target) != (there.recall >= target):
-        return here.recall >= target
-    return here.seconds < there.seconds if here.recall >= target else here.recall > there.recall
-
-
-def _leave_out(found: Int[np.ndarray, "q _"], own: Int[np.ndarray, "q"]) -> Int[np.ndarray, "q _"]:
-    """Drops the query itself from its neighbors, or else the last of them."""
-    last = np.arange(found.shape[1]) == found.shape[1] - 1
-    is_own = (found == own[:, None]) & (own >= 0)[:, None]
-    drop = np.where(is_own.any(axis=1)[:, None], is_own, last)
-    return found[~drop].reshape(len(found), -1)
 
 
 def _scann() -> Any:

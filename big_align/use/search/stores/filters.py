@@ -2,7 +2,8 @@
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from jaxtyping import Bool
 from big_align.core.errors import UserError, suggest
 from big_align.data.column_values import NUMBER, WHOLE, spell_halves
 from big_align.data.columns import list_names
-from big_align.use.search.metadata import PLACEHOLDER
+from big_align.use.search.stores.store import PLACEHOLDER
 
 COMPARE = {
     "=": pc.equal, "==": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal,
@@ -30,63 +31,118 @@ def split_filters(text: str) -> list[str]:
     return [part for part in parts if part]
 
 
+class Condition(NamedTuple):
+    """A comparison of a column with a value, which has the type that both are compared as."""
+
+    column: str
+    operator: str
+    value: pa.Scalar
+    kind: pa.DataType  # of the column
+
+    @property
+    def as_doubles(self) -> bool:
+        """Whether the numbers of the column are compared as doubles."""
+        return pa.types.is_floating(self.value.type)
+
+
+@runtime_checkable
+class Columns(Protocol):
+    """The columns that conditions are about."""
+
+    @property
+    def types(self) -> Mapping[str, pa.DataType]:
+        """The type of each."""
+
+    def show_texts(self, column: str) -> list[str | None]:
+        """Returns some different texts of a column, for a message."""
+
+
+class TableColumns:
+    """Those of a table."""
+
+    def __init__(self, table: pa.Table):
+        self._table = table
+        self.types = {field.name: field.type for field in table.schema if field.name != PLACEHOLDER}
+
+    def show_texts(self, column: str) -> list[str | None]:
+        """Returns the different texts of a column."""
+        return self._table[column].unique().to_pylist()
+
+
 def apply_filters(metadata: pa.Table, texts: Sequence[str]) -> Bool[np.ndarray, "n"] | None:
     """Returns which rows meet all conditions, None without any; a missing value meets none."""
     if not texts:
         return None
     mask = np.ones(len(metadata), bool)
+    for condition in read_conditions(TableColumns(metadata), texts):
+        mask &= _apply(metadata[condition.column], condition)
+    return mask
+
+
+def read_conditions(columns: Columns, texts: Sequence[str]) -> list[Condition]:
+    """Reads conditions on columns.
+
+    Raises:
+      UserError: one does not read as a condition, has an unknown column, or a value that is none
+        of the column's type.
+    """
+    found = []
     for text in texts:
         match = PATTERN.fullmatch(spell_halves(text))
         if not match:
             raise UserError(
                 f"the filter {text!r} does not read as COLUMN=VALUE; =, !=, <, <=, > and >= compare"
             )
-        mask &= _apply(metadata, *match.groups())
-    return mask
+        found.append(_read_condition(columns, *match.groups()))
+    return found
 
 
-def _apply(metadata: pa.Table, column: str, operator: str, written: str) -> Bool[np.ndarray, "n"]:
-    if column not in metadata.column_names:
-        known = [name for name in metadata.column_names if name != PLACEHOLDER]
+def _read_condition(columns: Columns, column: str, operator: str, written: str) -> Condition:
+    if column not in columns.types:
+        known = list(columns.types)
         there = f"it has {list_names(known)}{suggest(column, known)}" if known else "it has none"
         raise UserError(
             f"the index has no column {column!r} of metadata; {there}. --metadata=FILE of "
             "big_align.tools.index adds columns"
         )
-    values = metadata[column]
-    if operator not in EQUAL and pa.types.is_string(values.type) and re.search(NUMBER, written):
+    kind = columns.types[column]
+    if operator not in EQUAL and pa.types.is_string(kind) and re.search(NUMBER, written):
         raise UserError(
             f"the filter {column}{operator}{written}: the column holds texts, such as "
-            f"{_find_strange(values)!r}, which have no order of numbers; = and != compare them"
+            f"{_find_strange(columns.show_texts(column))!r}, which have no order of numbers; = and "
+            "!= compare them"
         )
     try:
-        value = pa.scalar(_read_bool(written) if pa.types.is_boolean(values.type) else written)
-        if (whole := _read_whole(written, values.type)) is not None:
+        value = pa.scalar(_read_bool(written) if pa.types.is_boolean(kind) else written)
+        if (whole := _read_whole(written, kind)) is not None:
             value = whole
-        elif pa.types.is_floating(values.type):  # 4.7 as the column would hold it
-            number = np.dtype(f"f{values.type.bit_width // 8}").type(
-                value.cast(pa.float64()).as_py()
-            )
-            value, values = pa.scalar(float(number)), values.cast(pa.float64())
-        elif pa.types.is_integer(values.type):
+        elif pa.types.is_floating(kind):  # 4.7 as the column would hold it
+            number = np.dtype(f"f{kind.bit_width // 8}").type(value.cast(pa.float64()).as_py())
+            value = pa.scalar(float(number))
+        elif pa.types.is_integer(kind):
             value = value.cast(pa.float64())
-            values = values.cast(pa.float64(), safe=False)
         else:
-            value = _read_other(written, values.type)
+            value = _read_other(written, kind)
     except (pa.ArrowException, ValueError) as error:
         raise UserError(
-            f"the filter {column}{operator}{written}: the column holds {values.type}, and "
+            f"the filter {column}{operator}{written}: the column holds {kind}, and "
             f"{written!r} does not read as that"
         ) from error
-    found = COMPARE[operator](values, value)
+    return Condition(column, operator, value, kind)
+
+
+def _apply(values: pa.ChunkedArray, condition: Condition) -> Bool[np.ndarray, "n"]:
+    if condition.as_doubles:
+        values = values.cast(pa.float64(), safe=False)
+    found = COMPARE[condition.operator](values, condition.value)
     if pa.types.is_floating(values.type):  # NaN is shown as a missing value, and is one
         found = pc.and_(found, pc.invert(pc.is_nan(values)))
     return np.asarray(pc.fill_null(found, False).to_numpy(), bool)
 
 
-def _find_strange(texts: pa.ChunkedArray) -> str:
+def _find_strange(texts: Sequence[str | None]) -> str:
     """Returns a text that is no number; where all look like some, one that would be lost as one."""
-    there = [text for text in texts.unique().to_pylist() if text is not None]
+    there = [text for text in texts if text is not None]
     found = [text for pattern in (NUMBER, WHOLE) for text in there if not re.search(pattern, text)]
     return next(iter(found), max(there, key=len, default=""))
 

@@ -1,0 +1,1 @@
+"""Where the rows of an index are: a contract of few verbs, and its implementations."""

@@ -1,0 +1,178 @@
+"""The nearest rows of a table of LanceDB, whose cosines are computed again from the embeddings.
+
+The engine splits the rows into partitions by k-means and has seven bits of every number, after a
+random rotation (RaBitQ: Gao and Long 2024). A query goes through some partitions, and of as many
+rows as seem nearest the embeddings are read, all at once.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from lancedb.index import IvfRq
+
+from big_align.use.search.stores.exact_search import rescore, search_blocks
+from big_align.use.search.stores.lance_tables import as_vectors
+from big_align.use.search.stores.scann_rows import count_leaves
+from big_align.use.search.stores.store import EXACT_BELOW
+
+VECTOR = "vector"
+BITS = 7
+"""At 100,000 rows of 512, five bits found 0.95 only where twice as many rows were read again."""
+SAMPLED = 128
+"""Rows per partition that train them."""
+SEARCHED = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
+REORDERED = (1, 2, 4)
+SMALLEST = 2048
+"""Rows of a partition, of which the engine joins smaller ones when it adds rows to them."""
+LEAST = 256
+"""With fewer rows, partitions cannot be trained."""
+BATCH = 8192
+
+
+class LanceSettings(NamedTuple):
+    """The scope of a search."""
+
+    partitions: int  # of the table
+    searched: int  # partitions that a query goes through
+    reordered: int  # rows whose embeddings are read, as a multiple of those that are wanted
+
+
+class LanceSearch:
+    """Searches a table; `key` is the column that numbers what is found."""
+
+    def __init__(self, table: Any, key: str, partitions: int = 1):
+        self._table, self._key, self._partitions = table, key, partitions
+        self._repeats = key != "id"  # rows with one number are one thing to be found
+
+    def train(self) -> int:
+        """Trains partitions and codes for the rows that there are; returns how many partitions."""
+        count = self._table.count_rows()
+        self._partitions = max(1, min(count_leaves(count), count // SMALLEST))
+        config = IvfRq("l2", self._partitions, num_bits=BITS, sample_rate=SAMPLED)
+        self._table.create_index(VECTOR, config=config, replace=True)
+        return self._partitions
+
+    def list_settings(self) -> Iterator[Iterator[LanceSettings]]:
+        """Yields settings to try, by the rows that are read again."""
+        for reordered in REORDERED:
+            searched = (max(1, round(share * self._partitions)) for share in SEARCHED)
+            yield (LanceSettings(self._partitions, each, reordered) for each in searched)
+
+    def search(
+        self, queries: Float[np.ndarray, "q d"], k: int, settings: LanceSettings | None
+    ) -> Int[np.ndarray, "q _"]:
+        """Returns the numbers of rows that are probably nearest."""
+        return self.find(queries, k, settings)[0]
+
+    def search_exactly(
+        self, queries: Float[np.ndarray, "q d"], k: int, where: str | None = None
+    ) -> tuple[Int[np.ndarray, "q _"], Float[np.ndarray, "q _"]]:
+        """Compares with all rows that meet a condition, which are read once for all queries."""
+        seen = np.zeros(0, np.int64)
+
+        def read_blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            nonlocal seen
+            asked = self._table.search().select([self._key, VECTOR])
+            for batch in (asked if where is None else asked.where(where)).to_batches(BATCH):
+                numbers, rows = batch[self._key].to_numpy(), as_vectors(batch[VECTOR])
+                if self._repeats:
+                    numbers, first = np.unique(numbers, return_index=True)
+                    new = ~np.isin(numbers, seen)
+                    numbers, rows = numbers[new], rows[first[new]]
+                    seen = np.concatenate([seen, numbers])
+                rows = np.float32(rows)
+                yield numbers, rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+        return search_blocks(queries, read_blocks(), k)
+
+    def sample(self, count: int) -> tuple[Int[np.ndarray, "_"], Float[np.ndarray, "_ d"]]:
+        """Draws rows: their numbers and embeddings."""
+        total = self._table.count_rows()
+        chosen = np.random.default_rng(0).choice(total, min(count, total), replace=False)
+        if not total:
+            return np.zeros(0, np.int64), np.zeros((0, 1), np.float32)
+        taken = self._table.take_offsets(np.sort(chosen).tolist())
+        found = taken.select([self._key, VECTOR]).to_arrow()
+        return found[self._key].to_numpy(), as_vectors(found[VECTOR])
+
+    def find(
+        self,
+        queries: Float[np.ndarray, "q d"],
+        k: int,
+        settings: LanceSettings | None,
+        where: str | None = None,
+    ) -> tuple[Int[np.ndarray, "q _"], Float[np.ndarray, "q _"]]:
+        """Returns the numbers of the nearest rows, the nearest first, and their cosines.
+
+        Without settings, and among few rows that meet the condition, all are compared. Among more
+        of them, as many more partitions are searched as keeps the recall: their number grows with
+        the root of what the condition excludes.
+        """
+        total = self._table.count_rows()
+        allowed = total if where is None else self._table.count_rows(where)
+        few = where is not None and allowed < EXACT_BELOW
+        if settings is None or few or 2 * k >= allowed:
+            return self.search_exactly(queries, k, where)
+        searched = math.ceil(settings.searched * math.sqrt(total / allowed))
+        settings = settings._replace(searched=min(settings.partitions, searched))
+        wanted = k * settings.reordered
+        while wanted < allowed:
+            numbers, scores, full = self._ask(queries, k, wanted, settings, where)
+            if (numbers >= 0).all():
+                return numbers, scores
+            if not full:  # the partitions have too few
+                break
+            wanted *= 2  # several rows have the same number
+        return self.search_exactly(queries, k, where)
+
+    def _ask(
+        self,
+        queries: Float[np.ndarray, "q d"],
+        k: int,
+        wanted: int,
+        settings: LanceSettings,
+        where: str | None,
+    ) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"], bool]:
+        """Reads the embeddings of as many rows as are wanted for each query.
+
+        Returns numbers, of which -1 is none, cosines, and whether there were as many rows.
+        """
+        given = queries[0] if len(queries) == 1 else list(queries)
+        asked = self._table.search(given, vector_column_name=VECTOR)
+        asked = asked.distance_type("l2").limit(wanted).with_row_id(True).select(["_distance"])
+        asked = asked.minimum_nprobes(settings.searched).maximum_nprobes(settings.searched)
+        if where is not None:
+            asked = asked.where(where)
+        found = asked.to_arrow()
+        if not len(found):
+            return np.full((len(queries), k), -1), np.zeros((len(queries), k), np.float32), False
+        rows, places = np.unique(found["_rowid"].to_numpy(), return_inverse=True)
+        taken = self._table.take_row_ids(rows.tolist()).select([self._key, VECTOR]).with_row_id()
+        table = taken.to_arrow().sort_by(self._key)
+        back = {row: place for place, row in enumerate(table["_rowid"].to_pylist())}
+        order = np.array([back[row] for row in rows.tolist()])
+        query = found["query_index"].to_numpy() if "query_index" in found.column_names else 0
+        query = np.broadcast_to(query, len(places)).astype(np.int64)
+        candidates = np.full((len(queries), wanted), -1)
+        by_query = np.argsort(query, kind="stable")
+        starts = np.searchsorted(query[by_query], np.arange(len(queries)))
+        slots = np.arange(len(query)) - starts[query[by_query]]
+        candidates[query[by_query], slots] = order[places[by_query]]
+        numbers = table[self._key].to_numpy()
+        if self._repeats:
+            first = np.searchsorted(numbers, numbers)  # of equal numbers
+            candidates = _keep_first(np.where(candidates >= 0, first[candidates], -1))
+        best, scores = rescore(queries, as_vectors(table[VECTOR]), candidates, k)
+        there = np.isfinite(scores)
+        full = len(query) == wanted * len(queries)
+        return np.where(there, numbers[np.maximum(best, 0)], -1), scores, full
+
+
+def _keep_first(candidates: Int[np.ndarray, "q c"]) -> Int[np.ndarray, "q c"]:
+    """Returns candidates each of which is there once; in place of others is -1."""
+    ordered = np.sort(candidates, axis=1)
+    ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = -1
+    return ordered
