@@ -30,7 +30,7 @@ def index(weights, model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(index, weights):
-    command = [sys.executable, "-m", "big_align.tools.serve", f"--index={index._folder}"]
+    command = [sys.executable, "-m", "big_align.tools.serve", f"--index={index._address}"]
     process = subprocess.Popen(
         [*command, f"--model={weights}", "--port=0", "--max_pixels=10000"],
         stdout=subprocess.PIPE, text=True, env=os.environ,
