@@ -40,7 +40,8 @@ from PIL import Image
 
 from benchmarks import measuring
 from big_align.data import boundary
-from big_align.prepare import inputs, job, storage, text_rules
+from big_align.data.shared import storage
+from big_align.prepare import inputs, job, text_rules
 from big_align.prepare.examination import Examination, identify_image
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules

@@ -44,7 +44,7 @@ VERBOSITY = logging.get_verbosity()
 
 LONG = (
     "test_docs.py", "test_faults.py", "test_torture.py", "test_slurm.py", "test_main.py",
-    "test_elastic.py",
+    "test_elastic.py", "test_killed_work.py",
 )  # fmt: skip
 """Files that take minutes, the longest first: dealt and begun before the others."""
 
@@ -122,6 +122,17 @@ def hub(tmp_path, monkeypatch):
 
     with hub_server.serve(hub_server.Hub()) as served:
         hub_server.use(served, tmp_path / "hf", monkeypatch)
+        yield served
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """An empty bucket, s3://pairs, on loopback, which this process and what it starts use."""
+    from tests import s3_server
+
+    s3_server.skip_without()
+    with s3_server.serve() as served:
+        s3_server.use(served, monkeypatch)
         yield served
 
 

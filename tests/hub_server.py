@@ -17,8 +17,7 @@ from huggingface_hub import constants, file_download
 from huggingface_hub.hf_file_system import HfFileSystem
 from huggingface_hub.utils import _http
 
-from big_align.data.remote import fsspec_files
-from big_align.data.remote import hub as remote_hub
+from big_align.data.remote import retries
 
 PAGE = 3  # entries of a listing, which the hub gives a thousand at a time
 LFS_ENDINGS = (".safetensors", ".bin", ".parquet", ".tar", ".jax_export")
@@ -386,6 +385,6 @@ def use(hub, cache, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     hub.pauses = []
     clock = types.SimpleNamespace(sleep=hub.pauses.append, time=time.time, monotonic=time.monotonic)
-    for module in (file_download, _http, remote_hub, fsspec_files):
+    for module in (file_download, _http, retries):
         monkeypatch.setattr(module, "time", clock)
     HfFileSystem.clear_instance_cache()

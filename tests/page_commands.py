@@ -30,6 +30,9 @@ NOT_RUN = {
         "python benchmarks/long_run.py",
         "python benchmarks/checkpoint.py",
     ),
+    "needs a bucket; tests/tools/test_embed.py writes into one on loopback": (
+        "python -m big_align.tools.embed --model=workdirs/flickr8k --source='s3://BUCKET",
+    ),
     "learns for a minute; tests/tools/test_build_vocab.py does the same with fewer texts": (
         "python -m big_align.tools.build_vocab --config=configs/align_flickr8k_multilingual.py",
     ),

@@ -1,5 +1,6 @@
 """Processes of a run as threads of one, which agree through a store as in a run."""
 
+import concurrent.futures
 import threading
 import types
 
@@ -66,3 +67,9 @@ def run_both(monkeypatch, act, count=2):
         for thread in threads:
             thread.join()
     return outcomes
+
+
+def run_together(act, count):
+    """Calls `act` with the number of each of some processes that know nothing of each other."""
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        return list(pool.map(act, range(count)))

@@ -49,6 +49,22 @@ class FieldError(UserError):
         self.message, self.fields = message, fields
 
 
+class Unreachable(UserError, OSError):
+    """A server or a bucket does not give or take something: no file or example is to blame."""
+
+
+class AccessRefused(Unreachable, PermissionError):
+    """A server or a bucket refuses it to this user."""
+
+
+def pass_unreachable(error: BaseException | None) -> None:
+    """Raises the failure of a server or a bucket that an error was raised from, if it was."""
+    while error is not None:
+        if isinstance(error, Unreachable):
+            raise error
+        error = error.__cause__
+
+
 class MissingInput(ConfigError, FileNotFoundError):
     """There is nothing at a path in a config, or not yet."""
 

@@ -5,6 +5,7 @@ once. Whoever reads it finds the old content or the new, and never a part.
 """
 
 import contextlib
+import errno
 import os
 import pathlib
 import re
@@ -16,6 +17,8 @@ from typing import BinaryIO
 from big_align.core.errors import UserError, WrongValue
 
 PARTIAL = ".partial"  # the ending of files and folders that are not complete
+NO_LINKS = frozenset((errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK))
+"""Errors of file systems that give no file a second name, such as FAT and most of FUSE."""
 LEFT_AFTER = 3600  # seconds after which nobody writes to a file any more
 
 
@@ -27,6 +30,11 @@ def name_partial(path: str | os.PathLike) -> pathlib.Path:
     """
     path = pathlib.Path(path)
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
+
+
+def find_whole(name: str) -> str:
+    """Returns the name of the file that is first written under a name of `name_partial`."""
+    return name.removesuffix(PARTIAL).rpartition(".")[0].removeprefix(".")
 
 
 def check_local(path: str | os.PathLike, flag: str = "--output") -> None:
@@ -96,6 +104,32 @@ def write_whole(path: str | os.PathLike, content: bytes, sync: bool = False) -> 
     """Writes a file, whole or not at all, as `open_whole` does."""
     with naming(path), open_whole(path, sync) as file:
         file.write(content)
+
+
+def create_whole(path: str | os.PathLike, content: bytes) -> bool:
+    """Writes a file, whole, if there is none; returns whether this has made it.
+
+    Of several processes that try at once, one alone succeeds, on NFS too. Where files have one name
+    only, another may see a part of the content for a moment.
+    """
+    partial = name_partial(path)
+    try:
+        with naming(path):
+            partial.write_bytes(content)
+        try:
+            os.link(partial, path)
+        except FileNotFoundError:  # another process has tidied up: it needs no file any more
+            return False
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            with naming(path), open(path, "xb") as file:
+                file.write(content)
+    except FileExistsError:
+        return False
+    finally:
+        partial.unlink(missing_ok=True)
+    return True
 
 
 def remove_leftovers(folder: pathlib.Path) -> None:

@@ -17,6 +17,7 @@ from big_align.core.errors import (
     ConfigError,
     UserError,
     make_fault,
+    pass_unreachable,
     put_in_a_line,
     show_value,
     tell_in_a_line,
@@ -27,12 +28,17 @@ THREADS, CHUNK = 32, 64  # that read texts, and how many of these each takes at 
 
 
 class _OneExample:
-    """Turns any exception except a user error into a BrokenExample; it has no state."""
+    """Turns any exception except a user error into a BrokenExample; it has no state.
+
+    A server or bucket that fails is a user error, also as the cause of a BrokenExample.
+    """
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            pass_unreachable(error)  # whatever a source has made of it
         if isinstance(error, Exception) and not isinstance(error, BrokenExample | UserError):
             raise BrokenExample(tell_in_a_line(error)) from error
 

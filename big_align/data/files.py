@@ -141,6 +141,8 @@ def exists(path: str) -> bool:
         files.stamp(path)
     except FileNotFoundError:
         return False
+    except UserError:
+        raise
     except ValueError as error:
         raise ValueError(f"no file has the path {path!a}: {error}") from error
     return True

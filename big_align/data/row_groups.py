@@ -85,7 +85,8 @@ class RowGroups:
             except BaseException as error:
                 with self._lock:
                     del self._kept[key]
-                    if isinstance(error, ValueError):  # errors of a disk or network may pass
+                    # errors of a disk or network may pass
+                    if isinstance(error, ValueError) and not isinstance(error, OSError):
                         self._refused[key] = str(error)
                 future.set_exception(error)
             else:

@@ -2,16 +2,18 @@
 
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.errors import UserError, pass_unreachable, put_in_a_line
 from big_align.core.progress import make_bar
 from big_align.data import boundary
 from big_align.data.examples import BrokenExample, Source, language_of
 from big_align.data.files import exists
-from big_align.prepare import steps, storage
+from big_align.data.shared import storage
+from big_align.prepare import steps
 from big_align.prepare.examination import examine_example
 from big_align.prepare.inputs import SAMPLED_FILES, rename_flags
 from big_align.prepare.page import write_report
@@ -142,6 +144,7 @@ def _open_first(plan: JobPlan, files: list[int]) -> None:
         try:
             source = plan.inputs.open(file)
         except (ValueError, OSError) as error:
+            pass_unreachable(error)
             first = first or error
             continue
         if source.shard_sizes.sum():
@@ -178,7 +181,8 @@ def _check_functions(source: Source, plan: JobPlan) -> None:
         try:
             example = boundary.read_example(source, *at)
             examine_example(example, plan.examination)
-        except Exception:  # the example is to blame, and goes into the quarantine
+        except Exception as error:  # the example is to blame, and goes into the quarantine
+            pass_unreachable(error)
             continue
         try:
             examine_example(example, plan.examination, *functions)
@@ -212,11 +216,9 @@ def run_pipeline(pipeline: Callable[..., None], *arguments: Any) -> None:
     except UserError as error:
         raise UserError(str(error).split(" [while running")[0]) from error
     except Exception as error:
-        for line in reversed(str(error).splitlines()):
-            name, _, told = line.partition("UserError: ")
-            if told and (not name or name.endswith(".")):
-                told = told.split(" [while running")[0]
-                raise UserError(told) from error
+        kinds = "UserError|Unreachable|AccessRefused"
+        if found := re.findall(rf"^(?:\S+\.)?(?:{kinds}): (.+)", str(error), re.MULTILINE):
+            raise UserError(found[-1].split(" [while running")[0]) from error
         raise
 
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from big_align.data import boundary
+from big_align.data.shared import storage
 from big_align.pages.charts import Drawing
 from big_align.pages.histograms import Bin, draw_histogram
 from big_align.pages.rendering import Tile, format_percent, render
 from big_align.pages.thumbnails import read_thumbnail
-from big_align.prepare import storage
 from big_align.prepare.inputs import FileRows
 from big_align.prepare.plan import JobPlan
 

@@ -11,7 +11,8 @@ from apache_beam.options.pipeline_options_validator import PipelineOptionsValida
 from apache_beam.runners.runner import create_runner
 
 from big_align.core.errors import UserError, put_in_a_line, suggest
-from big_align.prepare import steps, storage, transforms
+from big_align.data.shared import storage
+from big_align.prepare import steps, transforms
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules
@@ -304,6 +305,7 @@ def _write_json(value: Any, path: str) -> None:
 def write(plan: JobPlan, wanted: list[int], options: PipelineOptions) -> None:
     """Writes the wanted shards."""
     chosen = frozenset(wanted)
+    counts = storage.read_json(storage.join(plan.decisions, "counts.json")) or {}
     with beam.Pipeline(options=options) as pipeline:
         (
             pipeline
@@ -313,5 +315,5 @@ def write(plan: JobPlan, wanted: list[int], options: PipelineOptions) -> None:
             | "Read" >> beam.FlatMap(steps.read_members, plan, chosen)
             .with_output_types(tuple[int, Any])
             | "By shard" >> beam.GroupByKey()
-            | "Write" >> beam.Map(steps.write_shard, plan)
+            | "Write" >> beam.Map(steps.write_shard, plan, counts.get("examples", 0))
         )  # fmt: skip

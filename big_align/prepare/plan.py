@@ -8,7 +8,8 @@ from typing import Any
 from big_align.core.digests import hash_bytes
 from big_align.core.errors import put_in_a_line
 from big_align.data.precomputed.shard_files import list_differences
-from big_align.prepare import sketch, storage, text_rules
+from big_align.data.shared import storage
+from big_align.prepare import sketch, text_rules
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import CHUNK, Inputs, Stretch
 from big_align.prepare.rules import Pair, Rules, draw_order

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from big_align.data import record_encoding
-from big_align.prepare import storage
+from big_align.data.shared import storage
 
 FORMATS = ("tar", "tfrecord", "array_record")
 """What shards are, and how their names end."""
@@ -33,6 +33,11 @@ def find_place(rank: int, examples: int, shards: int) -> tuple[int, int]:
     """Returns shard and place of an example by its rank; shards differ by at most one example."""
     shard = rank * shards // examples
     return shard, rank - -(-shard * examples // shards)
+
+
+def count_members(shard: int, examples: int, shards: int) -> int:
+    """Returns how many examples a shard has (`find_place`)."""
+    return -(-(shard + 1) * examples // shards) + -shard * examples // shards
 
 
 def name_shard(shard: int | str, shard_format: str) -> str:

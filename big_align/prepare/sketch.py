@@ -12,7 +12,7 @@ import numpy as np
 
 from big_align.core.errors import UserError
 from big_align.core.regular_files import map_array
-from big_align.prepare import storage
+from big_align.data.shared import storage
 
 WORD = 4  # bytes of a hash for each row
 DEPTH = 5

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from big_align.data.loading.broken import name_kind
-from big_align.prepare import storage
+from big_align.data.shared import storage
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules, describe_rules
 from big_align.prepare.sampling import choose_rates

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from big_align.core.errors import UserError, put_in_a_line, tell_in_a_line
+from big_align.core.errors import UserError, pass_unreachable, put_in_a_line, tell_in_a_line
 from big_align.data import boundary, files
 from big_align.data.column_values import spell_halves
 from big_align.data.examples import BLANK
 from big_align.data.json_texts import parse_json
 from big_align.data.loading.broken import name_kind
+from big_align.data.shared import storage
 from big_align.prepare import inputs as inputs_of
-from big_align.prepare import shards, storage
+from big_align.prepare import shards
 from big_align.prepare.examination import encode_member, examine_stretch
 from big_align.prepare.inputs import Stretch
 from big_align.prepare.plan import JobPlan
@@ -52,6 +53,7 @@ def open_file(file: int, plan: JobPlan) -> Iterator[Stretch]:
                 about = {"count": len(empty), "rows": empty[:ROWS_LISTED]}
                 broken.append({"input": name, **about, "reason": "rows without an image"})
         except (ValueError, OSError) as error:
+            pass_unreachable(error)  # the file may be whole
             reason = inputs_of.rename_flags(tell_in_a_line(error)).removeprefix("--input: ")
             broken = [{"input": name, "count": 1, "whole_file": True, "reason": reason}]
         about = {"stretches": stretches, "broken": broken, "classes": classes}
@@ -174,7 +176,7 @@ def read_members(
     stretch: Stretch, plan: JobPlan, wanted: frozenset[int]
 ) -> Iterator[tuple[int, tuple]]:
     """Yields a stretch's examples for some shards, read again; they must be what they were."""
-    lines = storage.read_lines(storage.join(plan.decisions, "rows", f"{stretch.name}.jsonl"))
+    lines = storage.read_lines(storage.join(plan.decisions, "rows", f"{stretch.name}.jsonl"), True)
     chosen = [line for line in lines if line[1] in wanted]
     if not chosen:
         return
@@ -253,9 +255,14 @@ def _make_plain(value: Any) -> Any:
     return str(value)
 
 
-def write_shard(group: tuple[int, Any], plan: JobPlan) -> int:
+def write_shard(group: tuple[int, Any], plan: JobPlan, examples: int) -> int:
+    """Writes a shard of a job that writes so many examples; UserError if it lacks some of them."""
     shard, members = group
-    made = (shards.Member(*rest, json.loads(about)) for *rest, about in members)
+    made = [shards.Member(*rest, json.loads(about)) for *rest, about in members]
+    count = shards.count_members(shard, examples, shards.count_shards(examples, plan.shard_size))
+    if len(made) != count:  # another job may have removed what it had noted of them
+        path = plan.shard_path(shard)
+        raise UserError(f"{path} would have {len(made)} of its {count} examples; start again")
     shards.write_shard(plan.shard_path(shard), made, plan.shard_format)
     return shard
 

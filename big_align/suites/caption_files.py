@@ -4,7 +4,7 @@ import glob
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.errors import UserError, pass_unreachable, put_in_a_line
 from big_align.data import files, listing
 from big_align.data.json_texts import NotJson, parse_json, read_json
 from big_align.data.sources.table_source import Row, TableSource
@@ -98,7 +98,8 @@ def find_folder(path: str, folder: str, places: Sequence[str], image: str) -> st
         there = f"{candidate}/{image}"
         try:
             files.files_of(there).stamp(there)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            pass_unreachable(error)
             continue
         return candidate
     raise UserError(f"{path} needs {image}, which is in none of {', '.join(tried)}")

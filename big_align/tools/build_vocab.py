@@ -101,7 +101,8 @@ def _count_on_beam(
     options: argparse.Namespace, flags: list[str]
 ) -> dict[str, word_counts.TextCounts]:
     """Counts the words of the source on Beam, in a folder that is deleted at the end."""
-    from big_align.prepare import job, storage
+    from big_align.data.shared import storage
+    from big_align.prepare import job
 
     pipelines = job.import_pipelines()
     from big_align.prepare.words import counting

@@ -8,8 +8,8 @@ For example:
 The embeddings come from big_align.tools.embed; they are streamed from disk, and the centers are
 split over all devices. The output holds the centers and, for each shard, the numbers of the nearest
 centers of each image, nearest first, -1 where there are fewer (MLCD, 3.2 and Table 5c, d). Running
-the same command again continues where it stopped. With --distributed, all hosts must share both
-folders.
+the same command again continues after the last iteration that was finished, on any number of
+processes. With --distributed, all hosts must share both folders.
 """
 
 import argparse

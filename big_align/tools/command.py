@@ -64,6 +64,11 @@ def local_path(text: str) -> pathlib.Path:
     return pathlib.Path(text)
 
 
+def folder_path(text: str) -> pathlib.Path | str:
+    """Reads a path of a folder to write, local or an address."""
+    return text if "://" in text else local_path(text)
+
+
 def run(act: Callable[..., int | None], *arguments: Any) -> int:
     """Does what a command is for, and says in one line what has ended it early.
 

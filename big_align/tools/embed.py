@@ -12,8 +12,10 @@ For example:
 
 The model is a workdir (its newest checkpoint), WORKDIR/checkpoints/STEP or .../best, a folder saved
 by transformers, open_clip, timm or big_align, or a file of weights. Running the same command again
-continues where it stopped, and keeps finished shards. With --distributed, each host embeds its part
-of the shards, and all must share the output folder.
+continues where it stopped, and keeps finished shards.
+Start the command on as many hosts as there are, at any time and without --distributed: they share
+the shards by files in the output folder, which all must see. What a lost host had, another takes
+over after half a minute. Each ends when nothing is left to take.
 An image that cannot be decoded is reported; its row is all zeros, and its key is empty.
 To train on what is written, open the source as the training will, asking for the same members, so
 that positions agree.
@@ -30,11 +32,13 @@ embedded.
 """
 
 import argparse
+import os
 import pathlib
 import shutil
 import sys
 
 from big_align.core.errors import UserError, WrongValue
+from big_align.core.whole_files import check_local
 from big_align.tools import command
 
 
@@ -59,8 +63,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "device)")  # fmt: skip
     add("--max_broken_fraction", type=float, default=0.01,
         help="stop if more than this fraction of the images is broken (%(default)s)")  # fmt: skip
-    add("--output", required=True, type=command.local_path,
-        help="the folder, .npy file or .parquet file to write")  # fmt: skip
+    add("--output", required=True, type=command.folder_path,
+        help="the folder, local or an address such as s3://BUCKET/FOLDER, or the local .npy or "
+        ".parquet file to write")  # fmt: skip
     add("--distributed", action="store_true", help="run as one of several processes, see launch/")
     return parser.parse_args(arguments)
 
@@ -72,23 +77,27 @@ def main(arguments: list[str] | None = None) -> int:
 
 def embed(options: argparse.Namespace) -> None:
     """Embeds, and prints what was done."""
-    from big_align.data.precomputed import single_files
+    from big_align.data.precomputed import shard_files, single_files
     from big_align.data.precomputed.embedding_files import EmbeddingFolder
+    from big_align.data.precomputed.shard_files import EMBEDDINGS
     from big_align.parallel.distributed import agreement
 
     _check(options)
     command.begin_processes(options.distributed)
     output, embed_into = options.output, _embed_texts if options.what == "text" else _embed_images
-    dtype = options.dtype or ("float32" if output.suffix == ".parquet" else "float16")
-    if output.suffix not in single_files.ENDINGS:
+    ending = pathlib.PurePath(output).suffix
+    dtype = options.dtype or ("float32" if ending == ".parquet" else "float16")
+    if ending not in single_files.ENDINGS:
         embed_into(options, output, dtype)
-        # A process with fewer shards waits here: JAX ends all some minutes after one has exited.
+        # A process that is done waits here: JAX ends all some minutes after one has exited.
         agreement.gather("embedded", None)
         return
     folder = output.with_name(output.name + ".shards")  # from which the same command continues
     embed_into(options, folder, dtype)
+    if output.exists() or shard_files.list_missing(folder, EMBEDDINGS):
+        return  # whoever comes last writes the file
     rows = EmbeddingFolder(folder)
-    write = single_files.write_npy if output.suffix == ".npy" else single_files.write_parquet
+    write = single_files.write_npy if ending == ".npy" else single_files.write_parquet
     keys, told = rows.keys, ""
     if not options.key_column:  # whose keys mean what the user wants
         keys, told = single_files.name_rows(rows, options.what != "text")
@@ -111,21 +120,22 @@ def _check(options: argparse.Namespace) -> None:
         raise WrongValue("--transform is for images, and --what=text embeds texts")
     if options.key_column and not options.column:
         raise WrongValue("--key_column is beside --column, which is not given")
-    if options.output.suffix.lower() in OTHER_ENDINGS:
+    ending = pathlib.PurePath(options.output).suffix
+    if ending.lower() in OTHER_ENDINGS:
         raise UserError(
             f"--output={options.output}: a file that is written is .npy or .parquet; any other "
             "name is a folder of .npy files, so give one without an ending"
         )
-    if options.output.suffix in ENDINGS:
+    if ending in ENDINGS:
+        check_local(options.output)
         if options.output.exists():
             raise UserError(f"--output={options.output} is there: remove it, or name another")
         if options.distributed:
             raise WrongValue("--distributed needs a folder: several processes write no single file")
 
 
-def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str) -> None:
+def _embed_images(options: argparse.Namespace, folder: str | os.PathLike, dtype: str) -> None:
     from big_align.config.components.source_flags import open_source
-    from big_align.parallel.distributed import agreement
     from big_align.runs import workdir
     from big_align.runs.embedding import embed_source
     from big_align.weights.hub.download import fix_revision
@@ -138,9 +148,8 @@ def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str)
     )
     print(f"{named}: {pretrained.description}, images by {encoder.transform}")
     made_by = {"model": named, "source": node}
-    agreement.check_index(embed_source.describe_folder(encoder, source, dtype, made_by))
     count = embed_source.embed_source(
-        encoder, source, folder, dtype, made_by, options.max_broken_fraction
+        encoder, source, folder, dtype, made_by, options.max_broken_fraction, wait=False
     )
     total, shards = int(source.shard_sizes.sum()), len(source.shard_sizes)
     print(
@@ -149,7 +158,7 @@ def _embed_images(options: argparse.Namespace, folder: pathlib.Path, dtype: str)
     )
 
 
-def _embed_texts(options: argparse.Namespace, folder: pathlib.Path, dtype: str) -> None:
+def _embed_texts(options: argparse.Namespace, folder: str | os.PathLike, dtype: str) -> None:
     from big_align.config.components.source_flags import TEXT, open_source, recognize_source
     from big_align.use.inference import embed_texts, loaded_model, text_shards
     from big_align.weights.hub.download import fix_revision
@@ -167,7 +176,7 @@ def _embed_texts(options: argparse.Namespace, folder: pathlib.Path, dtype: str) 
     model = loaded_model.load(named, batch_size=options.batch_size, progress=False)
     print(f"{named}: {model.description}")
     made_by = {"model": named, "source": node}
-    count = embed_texts.embed_texts(model, texts, folder, dtype, made_by)
+    count = embed_texts.embed_texts(model, texts, folder, dtype, made_by, wait=False)
     total, shards = int(texts.shard_sizes.sum()), len(texts.shard_sizes)
     print(f"{folder}: {count} of {total} texts embedded now, {shards} shards")
 

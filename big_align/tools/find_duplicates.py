@@ -10,9 +10,11 @@ cosine. The page shows twenty of the pairs, the pairs just below the threshold, 
 all cosines. Look at it before you drop anything, since each model has a threshold of its own.
 
 Each image is embedded once, and its embedding is kept in --work: if the command was killed, running
-it again continues, and another threshold takes a moment. Give --input, --input_name and
---input_argument as you will give them to `prepare`, since keys refer to rows of files. With shards
-that `prepare` has made, use --keys=own: the list then fits the raw pairs that they were made from.
+it again continues, and another threshold takes a moment. Start the same command on as many hosts as
+there are, at any time, with --work and --output on a disk that all see: they share the files, and
+whoever finishes last writes the list. Give --input, --input_name and --input_argument as you will
+give them to `prepare`, since keys refer to rows of files. With shards that `prepare` has made, use
+--keys=own: the list then fits the raw pairs that they were made from.
 """
 
 import argparse
@@ -71,8 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def find_duplicates(options: argparse.Namespace) -> None:
     """Finds near-duplicates, writes the list and prints a summary."""
+    from big_align.data.shared import storage
     from big_align.parallel.meshes import make_mesh
-    from big_align.prepare import storage
     from big_align.prepare.inputs import find_inputs
     from big_align.runs import workdir
     from big_align.use.duplicates import twin_list, twin_page
@@ -107,7 +109,9 @@ def find_duplicates(options: argparse.Namespace) -> None:
             raise UserError(f"--against: {name} cannot be read: {why}")
     training = EmbeddedFiles(inputs, encoder, work)
     training.embed("embed --input")
-    found = twin_list.find_twins(training, tests, settings, make_mesh())
+    found = twin_list.find_twins(training, tests, settings, work, make_mesh())
+    if found is None:
+        return  # whoever comes last writes the list
     entries = twin_list.write_entries(found, training, tests, options.keys == "own")
     storage.write_lines(options.output, entries)
     lines = [twin_list.tell(found, training.count_broken(), tests)]

@@ -12,10 +12,10 @@ from big_align.core.errors import UserError
 from big_align.core.whole_files import open_whole
 from big_align.data.precomputed import shard_files, single_files
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
+from big_align.data.shared import storage
 from big_align.data.sources import shard_index
 from big_align.data.sources.tar_source import TarSource
 from big_align.data.text.vocabulary import write_vocabulary
-from big_align.prepare import storage
 from big_align.training.logs import line_files
 from big_align.weights.arrays.safetensors_files import write_safetensors
 from tests.data.samples import make_members, write_tar

@@ -119,7 +119,7 @@ def test_two_runs_may_write_the_same_shard_at_the_same_time(tmp_path, monkeypatc
     assert (tmp_path / "f.npy.0.partial").exists()  # somebody may be writing to it
     os.utime(tmp_path / "f.npy.0.partial", (0, 0))
     shard_files.claim_folder(tmp_path, {"made_by": {}}, write=True)
-    assert shard_files.find_work(tmp_path, [shard], ".npy", 0, 1).todo == []
+    assert shard_files.list_missing(tmp_path, ".npy", [shard]) == []
     assert {path.name for path in tmp_path.iterdir()} == {"f.keys", "f.npy", "index.json"}
 
 

@@ -295,8 +295,8 @@ LOADER = (
     Fault(
         "the last batch of an evaluation is dropped unless it is full",
         "big_align/data/loading/evaluation_loader.py",
-        "range(0, self.num_examples, self._batch_size)",
-        "range(0, self.num_examples - self._batch_size + 1, self._batch_size)",
+        "range(0, len(part), self._batch_size)",
+        "range(0, len(part) - self._batch_size + 1, self._batch_size)",
         [
             "tests/data/test_evaluation_loader.py"
             "::test_evaluation_counts_every_example_once_in_order"
@@ -433,6 +433,30 @@ TRAINING = (
         [
             "tests/training/health/test_health.py"
             "::test_a_run_that_continues_from_before_its_rewinds_leaves_the_same_data_out"
+        ],
+    ),
+    Fault(
+        "a lease goes to everybody who asks",
+        "big_align/core/whole_files.py",
+        "os.link(partial, path)",
+        "os.replace(partial, path)",
+        ["tests/data/shared/test_leases.py::test_of_many_that_take_a_lease_one_gets_it"],
+    ),
+    Fault(
+        "an owner is lost when it was not seen to renew its lease at once",
+        "big_align/data/shared/leases.py",
+        "now - seen.since >= owner.seconds",
+        "now - seen.since >= 0",
+        ["tests/data/shared/test_leases.py::test_an_owner_that_gives_no_sign_for_its_term_is_lost"],
+    ),
+    Fault(
+        "a unit that another process has just finished is done again",
+        "big_align/data/shared/shared_work.py",
+        "if self.is_finished(unit):",
+        "if False:",
+        [
+            "tests/data/shared/test_shared_work.py"
+            "::test_what_another_has_finished_since_the_last_look_is_not_taken"
         ],
     ),
 )

@@ -87,4 +87,4 @@ def _write(plan, kept):
         for shard, member in steps.read_members(stretch, plan, frozenset(range(len(kept)))):
             shards[shard].append(member)
     for group in shards.items():
-        steps.write_shard(group, plan)
+        steps.write_shard(group, plan, len(kept))

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from big_align.core.errors import UserError
-from big_align.prepare import storage
+from big_align.data.shared import storage
 
 DAMAGED = {
     "bytes": b'["\xff"]',

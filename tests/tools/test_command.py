@@ -124,8 +124,8 @@ def test_a_command_without_a_status_has_succeeded():
 
 @pytest.mark.parametrize(
     "name, arguments",
-    [("cluster", "--k=2 --embeddings=e"), ("embed", "--model=m --source=a.tar"),
-     ("index", "--model=m --source=a.tar"), ("convert", "--input=hf-none")],
+    [("cluster", "--k=2 --embeddings=e"), ("index", "--model=m --source=a.tar"),
+     ("convert", "--input=hf-none")],
 )  # fmt: skip
 def test_no_command_makes_a_folder_of_an_address(name, arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,8 @@
 """Embedding on the command line: every row is its image's, and it continues where it stopped."""
 
 import json
+import re
+import threading
 import time
 
 import flax.linen as nn
@@ -10,14 +12,16 @@ import pytest
 
 import big_align
 from big_align import weights
+from big_align.core.errors import UserError
+from big_align.data.precomputed import shared_shards
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
+from big_align.data.shared import storage
 from big_align.parallel.distributed import processes
-from big_align.runs.embedding import embed_source
 from big_align.tools import embed
 from big_align.weights.formats.preprocessing import Preprocessing
 from big_align.weights.formats.pretrained import Pretrained
 from tests.data.samples import encode_image, make_pixels, write_tar
-from tests.two_processes import run_both
+from tests.two_processes import run_both, run_together
 
 pytestmark = pytest.mark.slow
 
@@ -103,13 +107,14 @@ def test_the_same_command_continues_and_keeps_whole_shards(model, source, tmp_pa
     assert "0 of 16 images embedded now" in capsys.readouterr().out
 
 
-def test_processes_share_the_shards(model, source, tmp_path, monkeypatch):
+def test_commands_share_the_shards(model, source, tmp_path, monkeypatch, capsys):
     assert run(model, source, tmp_path / "one") == 0
-    monkeypatch.setattr(jax, "process_count", lambda *_: 2)
-    for process, files in ((0, 5), (1, 7)):
-        monkeypatch.setattr(jax, "process_index", lambda *_, process=process: process)
-        assert run(model, source, tmp_path / "two") == 0
-        assert len(read_bytes(tmp_path / "two")) == files
+    capsys.readouterr()
+    monkeypatch.setattr(shared_shards, "LEAST", 1)
+    assert run_together(lambda _: run(model, source, tmp_path / "two"), 3) == [0, 0, 0]
+    printed = capsys.readouterr().out
+    counts = map(int, re.findall(r": (\d+) of 16 images embedded now", printed))
+    assert sum(counts) == 16
     assert read_bytes(tmp_path / "two") == read_bytes(tmp_path / "one")
 
 
@@ -131,24 +136,43 @@ def test_a_process_with_less_to_do_waits_for_the_others(tmp_path, monkeypatch):
     assert run_both(monkeypatch, count) == [2, 2]
 
 
-def test_a_process_with_another_model_is_told_before_there_is_an_index(
-    model, source, tmp_path, monkeypatch, capsys
-):
+def test_a_bucket_gets_what_a_folder_gets(model, source, tmp_path, monkeypatch, capsys, bucket):
+    monkeypatch.setattr(shared_shards, "LEAST", 1)
+    assert run(model, source, tmp_path / "out") == 0
+    address = "s3://pairs/embeddings"
+    bucket.plan(seed=0, rate=0.1, kinds=("slow_down", "close"))
+    assert run_together(lambda _: run(model, source, address), 2) == [0, 0]
+    bucket.heal()
+    there = bucket.objects()
+    assert {name.removeprefix("embeddings/"): x for name, x in there.items()} == read_bytes(
+        tmp_path / "out"
+    )
+    capsys.readouterr()
+    assert run(model, source, address) == 0
+    assert "0 of 16 images embedded now" in capsys.readouterr().out
+    with pytest.raises(UserError, match="copy the folder to a disk"):
+        EmbeddingFolder(address)
+    assert run(model, source, f"{address}.npy") == 1
+    assert "is an address, and files are written here" in capsys.readouterr().err
+
+
+def test_of_two_models_at_once_one_is_told(model, source, tmp_path, monkeypatch, capsys):
     """A workdir's newest checkpoint may be another a second later: rows of both were mixed."""
     models = [model, save_model(tmp_path / "other", seed=1)]
-    claim = embed_source.shard_files.claim_folder
+    both, create = threading.Barrier(2), storage.create_whole
 
-    def claim_folder(folder, index, write, **more):
-        if write:  # after the other process has looked
-            time.sleep(1)
-        claim(folder, index, write, **more)
+    def create_at_once(path, content):
+        if path.endswith("index.json"):
+            both.wait()
+        return create(path, content)
 
-    monkeypatch.setattr(embed_source.shard_files, "claim_folder", claim_folder)
-    monkeypatch.setattr(jax, "process_count", lambda *_: processes.coordination().num_processes)
-    monkeypatch.setattr(jax, "process_index", lambda *_: processes.coordination().process_id or 0)
-    statuses = run_both(monkeypatch, lambda n: run(models[n], source, tmp_path / "out"))
-    assert statuses[1] == 1
-    assert "process 1 has index.made_by.weights = " in capsys.readouterr().err
+    monkeypatch.setattr(storage, "create_whole", create_at_once)
+    statuses = run_together(lambda n: run(models[n], source, tmp_path / "out"), 2)
+    assert sorted(statuses) == [0, 1]
+    assert "was made with other settings: made_by.weights is" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert run(models[statuses.index(0)], source, tmp_path / "alone") == 0
+    assert read_bytes(tmp_path / "out") == read_bytes(tmp_path / "alone")
 
 
 def test_a_broken_image_keeps_its_row_and_moves_no_other(model, source, tmp_path, capsys):

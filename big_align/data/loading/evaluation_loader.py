@@ -1,7 +1,7 @@
 """The loader of an evaluation set."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from jaxtyping import Int, Int32
@@ -13,6 +13,9 @@ from big_align.data.loading import broken, parallel
 from big_align.data.loading.shuffle import PositionRandom
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.data.workers.batch_memory import HostBatch
+
+Numbers = range | Int[np.ndarray, " n"]
+"""Of some examples of a source."""
 
 
 class EvalLoader(contextlib.AbstractContextManager):
@@ -78,16 +81,21 @@ class EvalLoader(contextlib.AbstractContextManager):
         """Reads the classes of every example, in the order of the images; () if broken."""
         return [labels for _, labels in self._texts()]
 
-    def images(self) -> Iterator[HostBatch]:
+    def images(self, parts: Iterable[Numbers] | None = None) -> Iterator[HostBatch]:
         """Returns an iterator over this process's rows of every batch, in order.
 
         Each has `image` uint8 [b h w 3] and `mask` bool [b], which is False on padding after the
-        last example and on broken examples.
+        last example and on broken examples. The parts, numbers of examples, begin a batch each, and
+        are asked for as they are needed; None is one part, all examples.
         """
         if self._image_shape is None:
             self._image_shape = self._find_shape()
-        starts = range(0, self.num_examples, self._batch_size)
-        return parallel.take_ahead(map(self._start, starts), self._prefetch + 1)
+        batches = (
+            part[start : start + self._batch_size]
+            for part in ([range(self.num_examples)] if parts is None else parts)
+            for start in range(0, len(part), self._batch_size)
+        )
+        return parallel.take_ahead(map(self._start, batches), self._prefetch + 1)
 
     def close(self) -> None:
         """Ends the threads; the images cannot be read again."""
@@ -96,18 +104,17 @@ class EvalLoader(contextlib.AbstractContextManager):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _start(self, start: int) -> parallel.Filling:
+    def _start(self, numbers: Numbers) -> parallel.Filling:
         size = len(self._rows)
         image = np.zeros((size, *self._image_shape), np.uint8)
         batch = {"image": image, "mask": np.zeros(size, bool)}
 
         def job(batch: HostBatch, begin: int, end: int) -> None:
             for row in range(begin, end):
-                number = start + int(self._rows[row])
-                if number < self.num_examples:
-                    pixels = self._pixels(number)
-                    if pixels is not None:
-                        batch["image"][row], batch["mask"][row] = pixels, True
+                place = int(self._rows[row])
+                pixels = self._pixels(int(numbers[place])) if place < len(numbers) else None
+                if pixels is not None:
+                    batch["image"][row], batch["mask"][row] = pixels, True
 
         return self._workers.fill(batch, size, job)
 

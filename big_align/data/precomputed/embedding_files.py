@@ -26,15 +26,17 @@ class ShardFolder:
     """
 
     def __init__(self, path: str | os.PathLike, fields: Sequence[str], ending: str):
+        if "://" in os.fspath(path):
+            raise UserError(
+                f"{os.fspath(path)}: arrays are memory-mapped; copy the folder to a disk that all "
+                "processes see, and name that (`aws s3 sync`, `gcloud storage rsync`)"
+            )
         self.path = pathlib.Path(path)
         self.index = shard_files.read_index(self.path, ("shards", *fields))
         self._ending = ending
         self._open = functools.lru_cache(maxsize=OPEN_FILES)(self._open_array)
         self._select(shard_files.read_shards(self.path, self.index["shards"]))
-        missing = [
-            shard for shard in self.shards if not shard_files.has_shard(self.path, shard, ending)
-        ]
-        if missing:
+        if missing := shard_files.list_missing(self.path, ending, self.shards):
             raise UserError(
                 f"{self.path} lacks {len(missing)} of {len(self.shards)} shards, "
                 f"{missing[0].file}{ending} the first: the command that made it continues"

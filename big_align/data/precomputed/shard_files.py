@@ -10,6 +10,7 @@ A file gets its name only when it is complete.
 
 import collections
 import json
+import os
 import pathlib
 import re
 import types
@@ -20,8 +21,10 @@ import numpy as np
 from jaxtyping import Shaped
 
 from big_align.core.errors import UserError, put_in_a_line
-from big_align.core.whole_files import open_whole, remove_leftovers, write_whole
+from big_align.core.whole_files import remove_leftovers
+from big_align.data import files
 from big_align.data.json_texts import read_json
+from big_align.data.shared import storage
 
 FORMAT = 1
 INDEX, KEYS = "index.json", ".keys"
@@ -31,12 +34,20 @@ FILE_MAX = 100  # characters; `list_shards` makes names of at most 67
 EMBEDDINGS, CAPTIONS, CLUSTERS = ".npy", ".captions.npy", ".clusters.npy"
 
 
+Folder = str | os.PathLike
+
+
 class Shard(NamedTuple):
     """A shard of a source and its files."""
 
     name: str  # the source's name for it; the second of one name is "NAME (2)"
     file: str  # what its files are called, without the endings
     count: int  # its examples
+
+
+def join(folder: Folder, name: str) -> str:
+    """Returns the path of a file of a folder."""
+    return storage.join(os.fspath(folder), name)
 
 
 def list_shards(source: Any) -> list[Shard]:
@@ -52,28 +63,25 @@ def list_shards(source: Any) -> list[Shard]:
 
 
 def claim_folder(
-    folder: pathlib.Path, index: Mapping[str, Any], write: bool, free: Sequence[str] = ()
+    folder: Folder, index: Mapping[str, Any], write: bool = True, free: Sequence[str] = ()
 ) -> None:
     """Writes the index of a folder, or raises UserError if the one there does not say the same.
 
-    The entries of `made_by` in `free` may differ. Without `write`, it only checks: another process
-    writes.
+    Of several processes that come at once, one writes it. The entries of `made_by` in `free` may
+    differ. Without `write`, it only checks.
     """
-    path = folder / INDEX
-    index = json.loads(json.dumps({"format": FORMAT} | index))  # as it will be read
-    if path.is_file():
-        there = read_index(folder, ())
-        there["made_by"] = there.get("made_by", {}) | {k: index["made_by"].get(k) for k in free}
-        check_same(folder, there, index)
-    elif write:
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
-        write_whole(path, text.encode(errors="backslashreplace"))  # names may be in Latin-1
-    if write:
-        remove_leftovers(folder)
+    path = join(folder, INDEX)
+    text = json.dumps({"format": FORMAT} | index, indent=1, ensure_ascii=False) + "\n"
+    content = text.encode(errors="backslashreplace")  # names may be in Latin-1
+    if not (write and storage.create_whole(path, content)):
+        there, here = read_index(folder, ()), json.loads(content)  # as it will be read
+        there["made_by"] = there.get("made_by", {}) | {k: here["made_by"].get(k) for k in free}
+        check_same(folder, there, here)
+    if write and "://" not in path:
+        remove_leftovers(pathlib.Path(folder))
 
 
-def check_same(folder: pathlib.Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def check_same(folder: Folder, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Raises a UserError that names what differs between what is there and what would be made."""
     if faults := list_differences(there, json.loads(json.dumps(here))):
         raise UserError(
@@ -107,10 +115,10 @@ def list_differences(
     return [f"{where} is {there!r} there and {here!r} now"]
 
 
-def read_index(folder: pathlib.Path, fields: Sequence[str]) -> dict[str, Any]:
+def read_index(folder: Folder, fields: Sequence[str]) -> dict[str, Any]:
     """Reads the index of a folder, which must have some fields; sizes must be positive integers."""
-    path = folder / INDEX
-    if not path.is_file():
+    path = join(folder, INDEX)
+    if not files.is_file(path):
         raise UserError(f"{folder} has no {INDEX}: big_align.tools.embed and cluster write one")
     index = read_description(path, FORMAT, fields)
     if not isinstance(index.get("made_by", {}), dict):
@@ -122,9 +130,11 @@ def read_index(folder: pathlib.Path, fields: Sequence[str]) -> dict[str, Any]:
     return index
 
 
-def read_description(path: pathlib.Path, version: int, fields: Sequence[str]) -> dict[str, Any]:
+def read_description(
+    path: str | os.PathLike, version: int, fields: Sequence[str]
+) -> dict[str, Any]:
     """Reads the JSON object in which a folder says what it holds, with `format` and some fields."""
-    found = read_json(str(path))
+    found = read_json(os.fspath(path))
     there = found.get("format") if isinstance(found, dict) else None
     if there != version:
         raise UserError(
@@ -135,7 +145,7 @@ def read_description(path: pathlib.Path, version: int, fields: Sequence[str]) ->
     return found
 
 
-def read_shards(folder: pathlib.Path, entries: Any) -> list[Shard]:
+def read_shards(folder: Folder, entries: Any) -> list[Shard]:
     """Returns the shards that an index lists; raises UserError if an entry is none."""
     shards = []
     for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
@@ -153,45 +163,33 @@ def read_shards(folder: pathlib.Path, entries: Any) -> list[Shard]:
             shards.append(Shard(*values))
             continue
         shown = put_in_a_line(repr(entry))
-        raise UserError(f"{folder / INDEX}: entry {number} of `shards` {fault}: {shown}")
+        raise UserError(f"{join(folder, INDEX)}: entry {number} of `shards` {fault}: {shown}")
     return shards
 
 
-def write_array(path: pathlib.Path, rows: np.ndarray) -> None:
+def write_array(path: str | os.PathLike, rows: np.ndarray) -> None:
     """Writes an array, whole or not at all."""
-    with open_whole(path) as file:
+    with storage.open_whole(os.fspath(path)) as file:
         np.save(file, rows)
 
 
-def has_shard(folder: pathlib.Path, shard: Shard, ending: str) -> bool:
+def list_missing(folder: Folder, ending: str, shards: Sequence[Shard] | None = None) -> list[Shard]:
+    """Lists the shards that are not there, of those that the index lists or of given ones."""
+    if shards is None:
+        shards = read_shards(folder, read_index(folder, ("shards",))["shards"])
+    names = set(storage.list_names(os.fspath(folder)))
+    return [shard for shard in shards if shard.count and shard.file + ending not in names]
+
+
+def has_shard(folder: Folder, shard: Shard, ending: str) -> bool:
     """Returns whether the files of a shard are there, or it needs none."""
-    return not shard.count or (folder / (shard.file + ending)).is_file()
+    return not shard.count or files.is_file(join(folder, shard.file + ending))
 
 
-class Work(NamedTuple):
-    """The part of a folder that one process writes."""
-
-    todo: list[int]  # numbers of its shards that are not there yet
-    count: int  # examples in these
-    total: int  # examples in all of its shards
-
-
-def find_work(
-    folder: pathlib.Path, shards: Sequence[Shard], ending: str, process: int, processes: int
-) -> Work:
-    """Splits shards evenly over the processes; returns what is left to do for one of them."""
-    mine = range(process, len(shards), processes)
-    todo = [number for number in mine if not has_shard(folder, shards[number], ending)]
-    count, total = (sum(shards[number].count for number in numbers) for numbers in (todo, mine))
-    return Work(todo, count, total)
-
-
-def write_shard(
-    folder: pathlib.Path, shard: Shard, ending: str, rows: np.ndarray, keys: bytes
-) -> None:
+def write_shard(folder: Folder, shard: Shard, ending: str, rows: np.ndarray, keys: bytes) -> None:
     """Writes the files of a shard; the array comes last, so if it is there, all are."""
-    write_whole(folder / (shard.file + KEYS), keys)
-    write_array(folder / (shard.file + ending), rows)
+    storage.write_bytes(join(folder, shard.file + KEYS), keys)
+    write_array(join(folder, shard.file + ending), rows)
 
 
 def join_keys(keys: Iterable[str]) -> bytes:

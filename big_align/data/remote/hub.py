@@ -2,17 +2,14 @@
 
 import functools
 import importlib
-import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 from big_align.core.errors import UserError, put_in_a_line, tell_in_a_line
+from big_align.data.remote import retries
 
 INSTALL = "pip install 'big_align[hub]' (in a checkout: pip install -e '.[hub]')"
-PAUSES = 1.0, 5.0  # seconds before what may pass is tried again
-LONGEST_PAUSE = 60.0  # of what a hub may ask for
-PASSING = 429, 500, 502, 503, 504
 LOGIN = "`hf auth login` or the variable HF_TOKEN gives a token"
 HTTP = "httpx"  # how the names of the modules begin whose errors are those of a connection
 
@@ -38,19 +35,19 @@ def load_library(name: str) -> ModuleType:
 def _call(cached: bool, what: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Calls a function of huggingface_hub; a HubError tells what has failed, in one line.
 
-    What a hub refuses for now (429, 5xx) is tried again twice, or when it says; the library itself
-    tries again where a connection is cut.
+    What a hub refuses for now is tried again, or when it says; the library itself tries again where
+    a connection is cut.
     """
-    for pause in (*PAUSES, None):
-        try:
-            return function(*args, **options)
-        except Exception as error:
-            if not is_of_hub(error):
-                raise
-            if pause is None or find_status(error) not in PASSING:
-                told = tell(error, cached)
-                raise HubError(f"{what}: {told}", find_status(error)) from error
-            time.sleep(min(find_pause(error) or pause, LONGEST_PAUSE))
+
+    def judge(error: Exception) -> retries.Verdict | None:
+        if not is_of_hub(error):
+            return None
+        status = find_status(error)
+        kind = functools.partial(HubError, status=status)
+        told = f"{what}: {tell(error, cached)}"
+        return retries.Verdict(kind, told, status in retries.PASSING, find_pause(error))
+
+    return retries.call(lambda: function(*args, **options), judge)
 
 
 call = functools.partial(_call, False)
@@ -75,6 +72,11 @@ def find_pause(error: BaseException) -> float | None:
     return float(seconds) if seconds.isdigit() else None
 
 
+def is_offline(error: BaseException) -> bool:
+    """Returns whether the user has forbidden to ask a hub."""
+    return any(type(each).__name__ == "OfflineModeIsEnabled" for each in _follow(error))
+
+
 def is_missing_file(error: BaseException) -> bool:
     """Returns whether a repository is there, and a file or folder in it is not."""
     response = _find_response(error)
@@ -88,7 +90,7 @@ def tell(error: BaseException, cached: bool = False) -> str:
     """
     hub = importlib.import_module("huggingface_hub.constants")
     response, fault = _find_response(error), _find_fault(error)
-    if any(type(each).__name__ == "OfflineModeIsEnabled" for each in _follow(error)):
+    if is_offline(error):
         lacking = f"the cache, {hub.HF_HUB_CACHE}, does not have all of it: fetch it once without"
         remedy = f"and {lacking} this variable" if cached else "but this is read from the hub"
         return f"HF_HUB_OFFLINE is set, {remedy}"

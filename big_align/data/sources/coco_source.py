@@ -7,7 +7,7 @@ from typing import Any
 
 from absl import logging
 
-from big_align.core.errors import FieldError, UserError, put_in_a_line
+from big_align.core.errors import FieldError, UserError, pass_unreachable, put_in_a_line
 from big_align.core.nodes import Given
 from big_align.data import files
 from big_align.data.json_texts import read_json
@@ -82,7 +82,8 @@ def _find_images(path: str, first: str) -> str:
         image = join(candidate, first)
         try:
             files.files_of(image).stamp(image)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            pass_unreachable(error)
             continue
         return candidate
     raise FieldError(f"the image {first} of {path} is not beside it", images="FOLDER")

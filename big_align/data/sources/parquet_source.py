@@ -9,7 +9,7 @@ import pyarrow as pa
 from absl import logging
 from jaxtyping import Int
 
-from big_align.core.errors import UserError, check_at_least, put_in_a_line
+from big_align.core.errors import UserError, check_at_least, pass_unreachable, put_in_a_line
 from big_align.data import columns, examples, files, listing
 from big_align.data.column_values import is_binary, is_plain, is_text, write_key
 from big_align.data.json_texts import parse_json
@@ -198,6 +198,7 @@ def _read_schema(paths: list[str]) -> tuple[str, pa.Schema]:
             with files.files_of(path).open(path) as file:
                 return path, open_table(file).schema_arrow
         except NO_TABLE as error:
+            pass_unreachable(error)
             fault = fault or f"{path} is no whole Parquet file: {put_in_a_line(str(error))}"
     raise UserError(fault)
 
@@ -240,7 +241,8 @@ def _unite_names(paths: list[str], label: str | None) -> UnitedNames:
         try:
             with files.files_of(path).open(path) as file:
                 return _class_names(open_table(file).schema_arrow, label)
-        except NO_TABLE:  # a file that is left out, and has no labels
+        except NO_TABLE as error:  # a file that is left out, and has no labels
+            pass_unreachable(error)
             return ()
 
     with concurrent.futures.ThreadPoolExecutor(FOOTER_THREADS) as pool:
@@ -286,6 +288,7 @@ def _index(file: Any, parts: tuple[str, ...]) -> shard_index.ShardIndex:
             rows.append(np.stack([np.full_like(there, group), there, first + there], axis=1))
             first += described.num_rows
     except NO_TABLE as error:
+        pass_unreachable(error)
         fault = f"it is no whole Parquet file with a column {parts[0]!r} ({error})"
     found = np.concatenate(rows).astype(np.uint32)
     if not fault and len(found) < first:

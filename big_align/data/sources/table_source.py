@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
-from big_align.core.errors import UserError
+from big_align.core.errors import UserError, pass_unreachable
 from big_align.data import columns, examples, files, listing
 from big_align.data.sources.listed_source import SHARD_SIZE, ListedSource
 from big_align.data.table_lines import BadLines
@@ -112,8 +112,9 @@ def _check_first(bad: BadLines, row: Row, folder: str, has_captions: bool) -> st
     columns.check_address(row.image, "COLUMN" if has_captions else None, bad.path, where)
     try:
         found = _find_folder(row.image, folder)
-    except (OSError, ValueError):  # such as a path with a zero byte: that row alone is broken
-        return folder
+    except (OSError, ValueError) as error:
+        pass_unreachable(error)
+        return folder  # such as a path with a zero byte: that row alone is broken
     if found is None:
         raise UserError(f"{where}: {_explain_missing(folder, row.image)}")
     return found
@@ -153,7 +154,8 @@ def _check_some(path: str, rows: list[Row], folder: str) -> str:
     for row in rows[:: -(-len(rows) // LOOKED_FOR)]:
         try:
             found = _find_folder(row.image, folder)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            pass_unreachable(error)
             continue
         if found is not None:
             return found

@@ -14,8 +14,9 @@ from big_align.core.errors import UserError, tell_in_a_line
 from big_align.core.progress import make_bar
 from big_align.core.regular_files import read_regular
 from big_align.data.images.decoding import MAX_PIXELS, open_picture, to_rgb
+from big_align.data.shared import storage
 from big_align.data.table_lines import BadLines, read_rows, read_text_lines
-from big_align.prepare import shards, storage
+from big_align.prepare import shards
 
 IMAGES = ("Flicker8k_Dataset", "Flickr8k_Dataset", "Images", "images")
 """Names of the folder of photographs; the archive's own name is misspelled."""

@@ -12,9 +12,9 @@ from big_align.config.components.source_flags import find_text_files
 from big_align.core.digests import hash_bytes
 from big_align.core.errors import UserError
 from big_align.data import boundary, examples
+from big_align.data.shared import storage
 from big_align.data.text import vocabulary
 from big_align.data.text.word_counts import TextCounts, count_texts
-from big_align.prepare import storage
 from big_align.prepare.inputs import FileRows, Inputs, Stretch, find_inputs, list_stretches
 
 BUCKETS = 256

@@ -1,21 +1,18 @@
 """Embeds all captions of a source into a folder, shard by shard, and continues where it stopped."""
 
-import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
-from tqdm import tqdm
 
 from big_align.core.errors import UserError
-from big_align.core.progress import make_bar
 from big_align.data import boundary
 from big_align.data.examples import BrokenExample, Source
 from big_align.data.loading.broken import BrokenTally
 from big_align.data.precomputed import shard_files
-from big_align.data.precomputed.shard_files import CAPTIONS
+from big_align.data.precomputed.shard_files import CAPTIONS, Folder
+from big_align.data.precomputed.shared_shards import SharedShards
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.embedder import Embedder
 
@@ -27,20 +24,18 @@ def embed_captions(
     tokenizer: Tokenizer,
     dim: int,
     source: Source,
-    folder: pathlib.Path,
+    folder: Folder,
     dtype: str,
     made_by: Mapping[str, Any],
     max_broken_fraction: float,
 ) -> None:
-    """Writes the features of the captions of this process's shards that are not there yet.
+    """Writes the features of the captions of the shards that no process has written or makes yet.
 
-    Shards are split evenly over the processes, which all see the folder. An example that cannot be
-    read is named in the log; it keeps its row, of zeros, with an empty key. `made_by` identifies
-    the features.
+    It ends when all are there. An example that cannot be read is named in the log; it keeps its
+    row, of zeros, with an empty key. `made_by` identifies the features.
     """
     shards = shard_files.list_shards(source)
     tally = BrokenTally(source, max_broken_fraction)
-    process, processes = jax.process_index(), jax.process_count()
     if not (places := _count_places(source)):
         raise UserError("no example has a caption whose features could be computed")
     index = {
@@ -50,26 +45,20 @@ def embed_captions(
         "shards": [shard._asdict() for shard in shards],
         "made_by": dict(made_by),
     }
-    shard_files.claim_folder(folder, index, write=process == 0)
-    folder.mkdir(parents=True, exist_ok=True)
-    todo, count, total = shard_files.find_work(folder, shards, CAPTIONS, process, processes)
-    bar = make_bar(
-        total=total, initial=total - count, unit="example", dynamic_ncols=True,
-        disable=process != 0 or not todo, desc="captions",
-    )  # fmt: skip
-    with bar:
-        for number in todo:
-            keys, captions = _read_shard(source, number, shards[number].count, tally)
-            values = _embed(embedder, tokenizer, captions, (places, dim), bar)
-            with np.errstate(over="ignore"):
-                stored = values.astype(dtype)
-            if not np.isfinite(stored).all():
-                fits = np.isfinite(values).all()
-                reason = "too large for float16: use float32" if fits else "not finite"
-                raise UserError(f"{shards[number].name}: features of a caption are {reason}")
-            shard_files.write_shard(
-                folder, shards[number], CAPTIONS, stored, shard_files.join_keys(keys)
-            )
+    shard_files.claim_folder(folder, index)
+    with SharedShards(folder, shards, CAPTIONS, "example", label="captions") as work:
+        for unit in work:
+            for number in work.list_missing(unit):
+                keys, captions = _read_shard(source, number, shards[number].count, tally)
+                values = _embed(embedder, tokenizer, captions, (places, dim), work.advance)
+                with np.errstate(over="ignore"):
+                    stored = values.astype(dtype)
+                if not np.isfinite(stored).all():
+                    fits = np.isfinite(values).all()
+                    reason = "too large for float16: use float32" if fits else "not finite"
+                    raise UserError(f"{shards[number].name}: features of a caption are {reason}")
+                work.write(number, stored, shard_files.join_keys(keys))
+            work.finish(unit)
 
 
 def _count_places(source: Source) -> int:
@@ -104,7 +93,7 @@ def _embed(
     tokenizer: Tokenizer,
     captions: Sequence[Sequence[str]],
     shape: tuple[int, int],
-    bar: tqdm,
+    advance: Callable[[int], None],
 ) -> Float[np.ndarray, "n k f"]:
     """Returns the features of all captions of some examples, zero if there is none."""
     values = np.zeros((len(captions), *shape), np.float32)
@@ -117,7 +106,7 @@ def _embed(
             *tokenizer([captions[row][place] for row, place in chosen]), many=1
         )
         now = chosen[-1][0]
-        bar.update(now - done)
+        advance(now - done)
         done = now
-    bar.update(len(captions) - done)
+    advance(len(captions) - done)
     return values

@@ -1,27 +1,26 @@
 """Embeds the images of a source into a folder, shard by shard, and continues where it stopped."""
 
+import collections
 import hashlib
 import json
-import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from flax.errors import ScopeParamShapeError
 from jax.sharding import Mesh
-from jaxtyping import Bool, Float
-from tqdm import tqdm
+from jaxtyping import Bool, Float, Int
 
 from big_align.config.components.transforms import check_repeatable, shape_of_image
 from big_align.core.digests import fingerprint
 from big_align.core.errors import UserError
-from big_align.core.progress import make_bar
-from big_align.data.derived.derived_source import DerivedSource
+from big_align.data.derived.derived_source import ChosenExamples
 from big_align.data.examples import Example, Source
 from big_align.data.loading.evaluation_loader import EvalLoader
 from big_align.data.precomputed import shard_files
-from big_align.data.precomputed.shard_files import EMBEDDINGS
+from big_align.data.precomputed.shard_files import EMBEDDINGS, Folder
+from big_align.data.precomputed.shared_shards import SharedShards
 from big_align.data.shard_offsets import ShardOffsets
 from big_align.evaluators.embedder import Embedder
 from big_align.models.dual_encoder import DualEncoder
@@ -137,68 +136,76 @@ def digest_architecture(pretrained: Pretrained) -> str:
     return fingerprint(json.dumps(described, sort_keys=True, default=str), 16)
 
 
-class KeyedShards(DerivedSource):
-    """Some shards of a source, as a source that keeps the keys of what it reads."""
+class KeyedSource(ChosenExamples):
+    """A source that keeps the keys of what it reads."""
 
-    def __init__(self, source: Source, shards: Sequence[int]):
-        super().__init__([source])
-        self._shards = list(shards)
-        self.shard_sizes = source.shard_sizes[self._shards]
-        self.broken = source.broken[self._shards]
-        self._keys = [[""] * size for size in self.shard_sizes.tolist()]
+    def __init__(self, source: Source):
+        super().__init__(source)
+        self.shard_sizes, self.broken = source.shard_sizes, source.broken
+        self._keys: dict[int, dict[int, str]] = {}
 
     def read(self, shard: int, index: int) -> Example:
         """Reads an example and keeps its key."""
         example = super().read(shard, index)
-        self._keys[shard][index] = example.key
+        self._keys.setdefault(shard, {})[index] = example.key
         return example
 
     def take_keys(self, shard: int) -> list[str]:
         """Returns the keys of a shard, "" for examples that were not read, and forgets them."""
-        keys, self._keys[shard] = self._keys[shard], []
-        return keys
+        found = self._keys.pop(shard, {})
+        return [found.get(index, "") for index in range(int(self.shard_sizes[shard]))]
 
-    def _find(self, shard: int, index: int) -> tuple[Source, int, int]:
-        return self._sources[0], self._shards[shard], index
+    def _place(self, shard: int, index: int) -> int:
+        return index
 
 
 def embed_source(
     encoder: SourceEncoder,
     source: Source,
-    folder: pathlib.Path,
+    folder: Folder,
     dtype: str = "float16",
     made_by: Mapping[str, Any] | None = None,
     max_broken_fraction: float = 0.01,
-    bar: tqdm | None = None,
+    **shared: Any,
 ) -> int:
-    """Writes the embeddings of this process's shards that are not there yet.
+    """Writes the embeddings of the shards that are not there yet, and that no other process makes.
 
-    Shards are split evenly over the processes, which all see the folder. A broken image is named in
-    the log; it keeps its row, of zeros, with an empty key. `made_by` is what else identifies the
-    embeddings; its `model` is only for readers. A bar that is given covers several sources.
+    Any number of processes may do so at once, as `SharedWork` says, whose options `shared` are. A
+    broken image is named in the log; it keeps its row, of zeros, with an empty key. `made_by` is
+    what else identifies the embeddings; its `model` is only for readers.
 
-    Returns how many images were embedded now, including broken ones.
+    Returns how many images were embedded here and now, including broken ones.
     """
     shards = shard_files.list_shards(source)
-    index = describe_folder(encoder, source, dtype, made_by)
-    process, processes = jax.process_index(), jax.process_count()
-    shard_files.claim_folder(folder, index, process == 0, free=("model",))
-    todo, count, total = shard_files.find_work(folder, shards, EMBEDDINGS, process, processes)
-    if not todo:
-        return 0
-    keyed = KeyedShards(source, todo)
-    folder.mkdir(parents=True, exist_ok=True)
-    own = make_bar(
-        total=total, initial=total - count, unit="image", dynamic_ncols=True,
-        disable=process != 0 or bar is not None,
-    )  # fmt: skip
-    with own:
-        rows = _embed(encoder, keyed, dtype, max_broken_fraction, bar or own)
-        cut = shard_files.cut_in_shards(rows, [shards[i] for i in todo])
-        for place, (shard, values) in enumerate(cut):
-            present = zip(keyed.take_keys(place), values.any(axis=1).tolist(), strict=True)
-            keys = shard_files.join_keys(key if there else "" for key, there in present)
-            shard_files.write_shard(folder, shard, EMBEDDINGS, values, keys)
+    shard_files.claim_folder(
+        folder, describe_folder(encoder, source, dtype, made_by), free=("model",)
+    )
+    count = 0
+    with SharedShards(folder, shards, EMBEDDINGS, "image", **shared) as work:
+        if not work.more():
+            return 0
+        keyed = KeyedSource(source)
+        # if all may be broken, no image has to show their shape
+        shape = encoder.shape if max_broken_fraction >= 1 else None
+        loading = EvalLoader(
+            keyed,
+            encoder.transform,
+            encoder.embedder.batch_size,
+            max_broken_fraction=max_broken_fraction,
+            image_shape=shape,
+        )
+        with loading as loader:
+            while work.more():
+                for part, rows in _embed(encoder, keyed, loader, dtype, work):
+                    count += len(rows)
+                    named = [shards[number] for number in part.shards]
+                    cut = shard_files.cut_in_shards([rows], named)
+                    for number, (_, values) in zip(part.shards, cut, strict=True):
+                        there = values.any(axis=1).tolist()
+                        present = zip(keyed.take_keys(number), there, strict=True)
+                        keys = shard_files.join_keys(key if real else "" for key, real in present)
+                        work.write(number, values, keys)
+                    work.finish(part.unit)
     return count
 
 
@@ -218,26 +225,56 @@ def describe_folder(
     }
 
 
+class _Part(NamedTuple):
+    unit: int
+    shards: list[int]  # of the unit, those that are missing
+    numbers: Int[np.ndarray, " n"]  # of their examples in the source
+
+
 def _embed(
-    encoder: SourceEncoder, source: Source, dtype: str, max_broken_fraction: float, bar: tqdm
-) -> Iterator[Float[np.ndarray, "_ d"]]:
-    """Yields the rows of a source batch by batch; those of broken images are zeros."""
-    size, total = encoder.embedder.batch_size, int(source.shard_sizes.sum())
-    # if all may be broken, no image has to show their shape
-    shape = encoder.shape if max_broken_fraction >= 1 else None
-    loading = EvalLoader(
-        source, encoder.transform, size, max_broken_fraction=max_broken_fraction, image_shape=shape
-    )
-    with loading as loader:
-        for first, batch in zip(range(0, total, size), loader.images(), strict=True):
-            values, readable = encoder.embed(batch, min(size, total - first))
-            with np.errstate(over="ignore"):
-                stored = np.where(readable[:, None], values, 0).astype(dtype)
-            strange = np.flatnonzero(~np.isfinite(stored).all(axis=1))
-            if len(strange):
-                place = ShardOffsets(source.shard_sizes).locate_one(first + int(strange[0]))
-                fits = np.isfinite(values[strange[0]]).all()
-                reason = "too large for float16: give --dtype=float32" if fits else "not finite"
-                raise UserError(f"{source.name(*place)}: its {encoder.what} is {reason}")
-            bar.update(len(stored))
-            yield stored
+    encoder: SourceEncoder, source: Source, loader: EvalLoader, dtype: str, work: SharedShards
+) -> Iterator[tuple[_Part, Float[np.ndarray, "n d"]]]:
+    """Yields what can be taken at once and its rows; the next part is read meanwhile."""
+    ends = np.cumsum(source.shard_sizes)
+    ahead: collections.deque[_Part] = collections.deque()
+
+    def take() -> Iterator[Int[np.ndarray, " n"]]:
+        for unit in work.take():
+            if not (shards := work.list_missing(unit)):
+                work.finish(unit)
+                continue
+            ranges = [np.arange(ends[n] - source.shard_sizes[n], ends[n]) for n in shards]
+            ahead.append(_Part(unit, shards, np.concatenate(ranges)))
+            yield ahead[-1].numbers
+
+    rows: list[np.ndarray] = []
+    done, size = 0, encoder.embedder.batch_size
+    for batch in loader.images(take()):
+        part = ahead[0]
+        numbers = part.numbers[done : done + size]
+        rows.append(_embed_batch(encoder, source, batch, numbers, dtype))
+        work.advance(len(numbers))
+        done += len(numbers)
+        if done == len(part.numbers):
+            yield ahead.popleft(), np.concatenate(rows)
+            rows, done = [], 0
+
+
+def _embed_batch(
+    encoder: SourceEncoder,
+    source: Source,
+    batch: Mapping[str, np.ndarray],
+    numbers: Int[np.ndarray, " n"],
+    dtype: str,
+) -> Float[np.ndarray, "n d"]:
+    """Returns the rows of the examples of a batch as they are stored."""
+    values, readable = encoder.embed(batch, len(numbers))
+    with np.errstate(over="ignore"):
+        stored = np.where(readable[:, None], values, 0).astype(dtype)
+    strange = np.flatnonzero(~np.isfinite(stored).all(axis=1))
+    if len(strange):
+        place = ShardOffsets(source.shard_sizes).locate_one(int(numbers[strange[0]]))
+        fits = np.isfinite(values[strange[0]]).all()
+        reason = "too large for float16: give --dtype=float32" if fits else "not finite"
+        raise UserError(f"{source.name(*place)}: its {encoder.what} is {reason}")
+    return stored

@@ -23,7 +23,12 @@ from big_align.data.derived.source_pieces import Pieces, fingerprint_images
 from big_align.data.examples import Source
 from big_align.data.images.same_images import HASH_BYTES, SameImages, find_firsts
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
-from big_align.data.precomputed.shard_files import EMBEDDINGS, find_work, list_shards, write_array
+from big_align.data.precomputed.shard_files import (
+    EMBEDDINGS,
+    list_missing,
+    list_shards,
+    write_array,
+)
 from big_align.evaluators.embedder import Embedder
 from big_align.runs.embedding.embed_source import (
     SourceEncoder,
@@ -107,12 +112,13 @@ class EmbeddingStore:
 
     def count_missing(self, source: Source, folder: pathlib.Path) -> int:
         """Returns how many images of a source have no embedding in a folder yet."""
-        return find_work(folder, list_shards(Pieces(source)), EMBEDDINGS, 0, 1).count
+        missing = list_missing(folder, EMBEDDINGS, list_shards(Pieces(source)))
+        return sum(shard.count for shard in missing)
 
     def embed(self, source: Source, folder: pathlib.Path) -> int:
-        """Embeds this process's share of the images that have no embedding in a folder yet.
+        """Embeds the images that have no embedding in a folder yet, together with other processes.
 
-        Returns how many images this process has embedded in this call.
+        Returns how many of them this process has embedded in this call, when all are there.
         """
         fraction = self.max_broken_fraction
         return embed_source(
@@ -120,7 +126,7 @@ class EmbeddingStore:
         )
 
     def read(self, source: Source, folder: pathlib.Path) -> EmbeddedImages:
-        """Reads the embeddings of a source, after every process has embedded its share."""
+        """Reads the embeddings of a source, all of which are there."""
         stored = EmbeddingFolder(folder)
         rows = stored.read(0, stored.count)
         keys = [key for shard in stored.shards for key in stored.keys(shard)]

@@ -4,19 +4,18 @@ import functools
 import hashlib
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from tqdm import tqdm
 
-from big_align.core.errors import UserError, tell_in_a_line
-from big_align.core.progress import make_bar
+from big_align.core.errors import UserError, pass_unreachable, tell_in_a_line
 from big_align.data.derived.source_pieces import Pieces, fingerprint_images
-from big_align.data.examples import Source
 from big_align.data.precomputed.embedding_files import EmbeddingFolder
-from big_align.data.precomputed.shard_files import INDEX
+from big_align.data.precomputed.shard_files import EMBEDDINGS, INDEX, list_missing
 from big_align.data.shard_offsets import ShardOffsets
+from big_align.data.shared.shared_work import SharedWork, Unit
 from big_align.prepare.inputs import SKIPPING, FileRows, Inputs
 from big_align.runs.embedding.embed_source import SourceEncoder, embed_source, make_encoder
 from big_align.use.clusters.kmeans_init import scale_rows
@@ -25,6 +24,7 @@ from big_align.weights.formats.pretrained import Pretrained
 
 DTYPE = "float16"
 OPEN_FOLDERS = 16
+T = TypeVar("T")
 
 
 class UnitEncoder(SourceEncoder):
@@ -58,7 +58,8 @@ class EmbeddedFiles:
 
     `folder` holds a folder of `data/precomputed` for each file, named after whatever its rows
     depend on. So a file that has been embedded is not read again, unless it has changed. One that
-    cannot be opened has no rows, and is `unopened` with the reason.
+    cannot be opened has no rows, and is `unopened` with the reason. Any number of processes may
+    share the folder.
     """
 
     def __init__(
@@ -81,21 +82,31 @@ class EmbeddedFiles:
         self.count = self._offsets.count
 
     def embed(self, say: str = "embed") -> int:
-        """Embeds what is not on disk; returns how many images were embedded."""
+        """Embeds what is not on disk, with whoever does so at the same time; waits for all of it.
+
+        Returns how many images were embedded here and now.
+        """
         made, sizes = 0, np.zeros(len(self.inputs.paths), np.int64)
-        with make_bar(desc=say, unit="image", dynamic_ncols=True) as bar:
-            for file in range(len(sizes)):
-                try:
-                    folder = self._find_folder(file)
-                    source = None if _is_whole(folder) else self.inputs.open(file)
-                except (ValueError, OSError) as error:
-                    self.unopened[self.inputs.paths[file]] = tell_in_a_line(error)
+        self._folders = [self._attempt(self._find_folder, file) for file in range(len(sizes))]
+        found = [file for file, folder in enumerate(self._folders) if folder]
+        units = [Unit(self._folders[file].name, (), 1) for file in found]
+        with FilesWork(self._folder, units, "file", label=say) as work:
+            for number in work:
+                file = found[number]
+                source = self._attempt(self.inputs.open, file)
+                if source is None:
+                    work.leave_out(number)
                     continue
-                if source is not None:
-                    made += self._embed_file(file, source, folder, bar)
-                self._folders[file] = folder
-                sizes[file] = self._open(folder).count
-            bar.total = bar.n
+                made += embed_source(
+                    self._encoder, Pieces(source), self._folders[file], DTYPE,
+                    {"input": self.inputs.paths[file]}, self._fraction,
+                    alone=True, label=self.inputs.stems[file],
+                )  # fmt: skip
+                work.advance(1)
+                work.finish(number)
+        for number in work.done:
+            sizes[found[number]] = self.open(found[number]).count
+            self.unopened.pop(self.inputs.paths[found[number]], None)  # another could open it
         self._arrange(sizes)
         if not self.count:
             paths = self.inputs.paths
@@ -104,14 +115,22 @@ class EmbeddedFiles:
             raise UserError(f"there are no images in {told}; of {name}: {why}")
         return made
 
-    def _embed_file(self, file: int, source: Source, folder: pathlib.Path, bar: tqdm) -> int:
-        # the total number of images is known only when the last file is open
-        count, files = int(source.shard_sizes.sum()), len(self.inputs.paths)
-        bar.total = max((bar.n + count) * files // (file + 1), bar.n + count)
-        about = {"input": self.inputs.paths[file]}
-        return embed_source(
-            self._encoder, Pieces(source), folder, DTYPE, about, self._fraction, bar
-        )
+    def _attempt(self, act: Callable[[int], T], file: int) -> T | None:
+        """Calls a function with a file; None if that cannot be opened."""
+        try:
+            return act(file)
+        except (ValueError, OSError) as error:
+            pass_unreachable(error)
+            self.unopened[self.inputs.paths[file]] = tell_in_a_line(error)
+            return None
+
+    def name(self, file: int) -> str:
+        """Returns a name that tells the rows of a file from all others."""
+        return self._folders[file].name
+
+    def open(self, file: int) -> EmbeddingFolder:
+        """Opens the rows of a file."""
+        return self._open(self._folders[file])
 
     def _find_folder(self, file: int) -> pathlib.Path:
         encoder, inputs = self._encoder, self.inputs
@@ -129,7 +148,7 @@ class EmbeddedFiles:
         while first < end:
             file, row = self._offsets.locate_one(first)
             last = min(row + end - first, int(self.files[file]))
-            pieces.append(self._open(self._folders[file]).read(row, last))
+            pieces.append(self.open(file).read(row, last))
             first += last - row
         return np.concatenate(pieces)
 
@@ -139,7 +158,7 @@ class EmbeddedFiles:
         files, rows = self._offsets.locate(numbers)
         for file in np.unique(files).tolist():
             chosen = files == file
-            found[chosen] = self._open(self._folders[file]).take(rows[chosen])
+            found[chosen] = self.open(file).take(rows[chosen])
         return found
 
     def locate(self, number: int) -> tuple[int, int]:
@@ -148,7 +167,7 @@ class EmbeddedFiles:
 
     def count_broken(self) -> int:
         """Returns how many images could not be read."""
-        return sum(self._open(folder).absent for folder in self._folders if folder)
+        return sum(self.open(file).absent for file in np.flatnonzero(self.files).tolist())
 
     def key(self, number: int) -> str:
         """Returns the key of an image that says which row of which file it is."""
@@ -159,16 +178,20 @@ class EmbeddedFiles:
     def own_key(self, number: int) -> str:
         """Returns the key that an image has in its file."""
         file, row = self.locate(number)
-        folder = self._open(self._folders[file])
+        folder = self.open(file)
         shard, index = folder.locate(row)
         return folder.keys(shard)[index]
 
 
-def _is_whole(folder: pathlib.Path) -> bool:
-    """Returns whether all embeddings of a file are there."""
-    if not (folder / INDEX).is_file():
-        return False
-    try:
-        return EmbeddingFolder(folder).count >= 0
-    except UserError:
-        return False  # what is missing is made; damage is reported when the folder is opened
+class FilesWork(SharedWork):
+    """Files as units; one is finished when all of the embeddings in the folder of its name are."""
+
+    def is_finished(self, unit: Unit, names: set[str] | None = None) -> bool:
+        """Returns whether all embeddings of a file are there."""
+        folder = pathlib.Path(self.folder, unit.name)
+        if names is not None and unit.name not in names:
+            return False
+        try:
+            return (folder / INDEX).is_file() and not list_missing(folder, EMBEDDINGS)
+        except UserError:
+            return False  # what is missing is made; damage is reported when the folder is opened

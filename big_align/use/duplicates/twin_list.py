@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import heapq
+import pathlib
 import posixpath
 import re
 from collections.abc import Sequence
@@ -13,10 +14,10 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from big_align.core.errors import UserError
-from big_align.core.progress import make_bar
 from big_align.prepare.inputs import Inputs
+from big_align.use.duplicates.compared_files import Comparisons
 from big_align.use.duplicates.embedded_files import EmbeddedFiles
-from big_align.use.duplicates.twins import PROBES, Buckets, Nearest, find_earlier, find_nearest
+from big_align.use.duplicates.twins import PROBES, Buckets, Nearest, find_earlier
 
 THRESHOLD = 0.85
 WITHIN = "another training image"
@@ -116,25 +117,29 @@ def name_apart(parts: Sequence[tuple[str, Inputs]]) -> list[tuple[str, Inputs]]:
 
 
 def find_twins(
-    training: EmbeddedFiles, tests: Sequence[ComparedSet], settings: TwinSettings, mesh: Mesh
-) -> TwinList:
-    """Finds near-duplicates among training images.
+    training: EmbeddedFiles,
+    tests: Sequence[ComparedSet],
+    settings: TwinSettings,
+    folder: pathlib.Path,
+    mesh: Mesh,
+) -> TwinList | None:
+    """Finds near-duplicates among training images; None if other processes still compare them.
 
     Images near a test image are dropped first, and then take no part in the comparison of training
     images with each other, of which the first one stays. Training images are read in blocks; each
-    test set is held in memory in its turn.
+    test set is held in memory in its turn. The folder keeps what is nearest to each.
     """
+    buckets = [_choose_buckets(test.files, settings) for test in tests]
+    comparisons = Comparisons(training, [test.files for test in tests], buckets, folder, mesh)
+    if not comparisons.compare():
+        return None
     found = TwinList(training.count)
     best: dict[int, TwinPair] = {}
     for place, test in enumerate(tests):
-        buckets = _choose_buckets(test.files, settings)
         found.counts[test.name], found.histogram[test.name] = 0, np.zeros(BINS, np.int64)
-        with make_bar(desc=f"compare with {test.name}", total=training.count, unit="image",
-                  dynamic_ncols=True) as bar:  # fmt: skip
-            for first, block in find_nearest(training, test.files, buckets, mesh):
-                for twin in _take(found, test.name, block, first, place, settings.threshold):
-                    best[twin.image] = max(best.get(twin.image, twin), twin)
-                bar.update(len(block.cosine))
+        for first, block in comparisons.read(place):
+            for twin in _take(found, test.name, block, first, place, settings.threshold):
+                best[twin.image] = max(best.get(twin.image, twin), twin)
     if settings.within:
         gone = np.zeros(training.count, bool)
         gone[list(best)] = True

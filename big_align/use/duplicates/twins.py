@@ -7,7 +7,7 @@ here one image is only in its nearest bucket, and the other looks into several.
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,58 +110,75 @@ class UnitRows:
         return scale_rows(np.where(out[:, None], np.float32(0), rows))
 
 
+Centers = Float[np.ndarray, "k d"]
+
+
+class NearestFinder:
+    """Finds the nearest of some images, which are held in memory, divided into the buckets.
+
+    They have `count`, `dim`, `read(first, end)` and `take(numbers)`. `keep` may keep the centers of
+    the buckets, or have others: it gets what makes them.
+    """
+
+    def __init__(
+        self,
+        others: Any,
+        buckets: Buckets,
+        mesh: Mesh,
+        chunk: int | None = None,
+        keep: Callable[[Callable[[], Centers]], Centers] = lambda make: make(),
+    ):
+        self._dim, self._buckets = others.dim, buckets
+        values = UnitRows(others).read(0, others.count)
+        self._present = np.flatnonzero(values.any(axis=1))
+        if not len(self._present):
+            raise UserError("there are no images to compare with: none could be read")
+        self._values = values[self._present]
+        if buckets.count == 1:
+            self._search = NearestCenters(self._values, mesh, 1, chunk=chunk)
+            return
+        sample = Sample(self._values)
+        centers = keep(lambda: find_centers(sample, buckets.count, mesh))
+        self._members = _list_members(_label(sample, centers, mesh, 1)[:, 0], buckets.count)
+        self._search = NearestCenters(centers, mesh, buckets.probes, chunk=chunk)
+
+    def find(self, rows: Any) -> Iterator[tuple[int, Nearest]]:
+        """Yields the first row of each chunk, and for each of its rows the nearest image.
+
+        Rows of zeros, and rows that are not finite, have no nearest image and are never one. The
+        rows are as the images are, and are read a chunk at a time.
+        """
+        if rows.dim != self._dim:
+            raise UserError(f"rows of {rows.dim} and of {self._dim} numbers cannot be compared")
+        rows, first = UnitRows(rows), 0
+        for cosine, label in self._search(rows):
+            x = rows.read(first, first + len(label))
+            nearest = Nearest(cosine[:, 0], label[:, 0].astype(np.int64))
+            if self._buckets.count > 1:
+                nearest = self._search_buckets(x, label)
+            there = x.any(axis=1) & (nearest.number >= 0)
+            number = np.where(there, self._present[nearest.number], -1)
+            yield first, Nearest(np.where(there, nearest.cosine, np.float32(-1)), number)
+            first += len(number)
+
+    def _search_buckets(
+        self, x: Float[np.ndarray, "n d"], probed: Int[np.ndarray, "n p"]
+    ) -> Nearest:
+        """Returns the nearest of each row among the images in the buckets nearest to it."""
+        nearest = Nearest.none(len(probed))
+        for bucket, images in enumerate(_list_members(probed, self._buckets.count)):
+            members = self._members[bucket]
+            if len(images) and len(members):
+                cosine = x[images] @ self._values[members].T
+                nearest.offer(images, cosine.max(1), members[cosine.argmax(1)])
+        return nearest
+
+
 def find_nearest(
     rows: Any, others: Any, buckets: Buckets, mesh: Mesh, chunk: int | None = None
 ) -> Iterator[tuple[int, Nearest]]:
-    """Yields the first row of each chunk, and for each of its rows the nearest of other rows.
-
-    Rows of zeros, and rows that are not finite, have no nearest row and are never one. The rows
-    have `count`, `dim`, `read(first, end)` and `take(numbers)`, and are read a chunk at a time; the
-    others likewise, but they are held in memory, divided into the buckets.
-    """
-    if rows.dim != others.dim:
-        raise UserError(f"rows of {rows.dim} and of {others.dim} numbers cannot be compared")
-    rows, values = UnitRows(rows), UnitRows(others).read(0, others.count)
-    present = np.flatnonzero(values.any(axis=1))
-    if not len(present):
-        raise UserError("there are no images to compare with: none could be read")
-    values = values[present]
-    if buckets.count == 1:
-        found = (
-            Nearest(cosine[:, 0], label[:, 0].astype(np.int64))
-            for cosine, label in NearestCenters(values, mesh, 1, chunk=chunk)(rows)
-        )
-    else:
-        found = _search_buckets(rows, values, buckets, mesh, chunk)
-    first = 0
-    for nearest in found:
-        there = rows.read(first, first + len(nearest.cosine)).any(axis=1) & (nearest.number >= 0)
-        number = np.where(there, present[nearest.number], -1)
-        yield first, Nearest(np.where(there, nearest.cosine, np.float32(-1)), number)
-        first += len(number)
-
-
-def _search_buckets(
-    rows: UnitRows,
-    values: Float[np.ndarray, "m d"],
-    buckets: Buckets,
-    mesh: Mesh,
-    chunk: int | None,
-) -> Iterator[Nearest]:
-    """Yields the nearest of each row of a chunk among the values in the buckets nearest to it."""
-    sample = Sample(values)
-    centers = find_centers(sample, buckets.count, mesh)
-    members = _list_members(_label(sample, centers, mesh, 1)[:, 0], buckets.count)
-    first = 0
-    for _, probed in NearestCenters(centers, mesh, buckets.probes, chunk=chunk)(rows):
-        x = rows.read(first, first + len(probed))
-        nearest = Nearest.none(len(probed))
-        for bucket, images in enumerate(_list_members(probed, buckets.count)):
-            if len(images) and len(members[bucket]):
-                cosine = x[images] @ values[members[bucket]].T
-                nearest.offer(images, cosine.max(1), members[bucket][cosine.argmax(1)])
-        yield nearest
-        first += len(probed)
+    """Yields the first row of each chunk, and for each of its rows the nearest of other rows."""
+    return NearestFinder(others, buckets, mesh, chunk).find(rows)
 
 
 def find_earlier(

@@ -17,11 +17,13 @@ from big_align.data.precomputed import shard_files
 from big_align.data.sources.tar_source import TarSource
 from big_align.runs.embedding import embed_source
 from big_align.tools import find_duplicates
-from big_align.use.duplicates.embedded_files import EmbeddedFiles
+from big_align.use.duplicates import embedded_files
+from big_align.use.duplicates.twins import NearestFinder
 from big_align.weights.formats.pretrained import Pretrained
 from tests.data.samples import encode_image, write_tar
 from tests.manual import ROOT
 from tests.tools.test_embed import save_model
+from tests.two_processes import run_together
 
 pytestmark = pytest.mark.slow
 
@@ -157,7 +159,8 @@ def test_images_are_embedded_once_and_a_killed_command_goes_on(data, run, tmp_pa
     stop_at(None)
     status, entries, _ = run()
     assert status == 0 and entries == whole and written == [4, 4, 4, 9, 10, 10]
-    monkeypatch.setattr(EmbeddedFiles, "_embed_file", None)  # would fail
+    monkeypatch.setattr(embedded_files, "embed_source", None)  # would fail
+    monkeypatch.setattr(NearestFinder, "find", None)
     assert run("--threshold=0.5")[0] == 0
     monkeypatch.undo()
     before = set(os.listdir(tmp_path / "drop.jsonl.embeddings"))
@@ -165,6 +168,33 @@ def test_images_are_embedded_once_and_a_killed_command_goes_on(data, run, tmp_pa
     _, entries, _ = run(given=(write_raw(tmp_path / "raw", images), data[1]))
     added = set(os.listdir(tmp_path / "drop.jsonl.embeddings")) - before
     assert entries[-1]["key"] == "raw-3-000000000" and any("raw-3" in name for name in added)
+
+
+@pytest.mark.parametrize("flags", [(), ("--within", "--buckets=3", "--probes=2")])
+def test_commands_share_the_work_and_the_last_writes_the_list(
+    run, tmp_path, monkeypatch, capsys, flags
+):
+    """One of four ends while it compares; its part is done by others."""
+    assert run(*flags, name="one.jsonl")[0] == 0
+    plain, compared = NearestFinder.find, []
+
+    def find(self, rows):
+        compared.append(rows.path.name)
+        if len(compared) == 2:
+            raise KeyboardInterrupt
+        yield from plain(self, rows)
+
+    monkeypatch.setattr(NearestFinder, "find", find)
+    statuses = run_together(lambda _: run(*flags, name="four.jsonl")[0], 4)
+    assert sorted(statuses) == [0, 0, 0, 130]
+    assert len(compared) == 3 * 2 + 1  # files and test sets
+    assert (tmp_path / "four.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
+    folders = [tmp_path / f"{name}.jsonl.embeddings" for name in ("one", "four")]
+    one, four = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+        for folder in folders
+    )
+    assert one == four
 
 
 def test_a_damaged_file_costs_no_other(run, tmp_path):

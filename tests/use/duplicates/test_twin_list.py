@@ -74,8 +74,8 @@ def test_rows_of_many_files_are_read_as_if_they_were_one_array():
     inputs = Inputs("tar", ("a", "b", "c", "d"), (), ("a", "b", "c", "d"), ("",) * 4)
     files = EmbeddedFiles.__new__(EmbeddedFiles)
     files.inputs, files.dim = inputs, 3
-    files._folders = np.split(values, np.cumsum(sizes)[:-1])
-    files._open = StoredRows
+    parts = np.split(values, np.cumsum(sizes)[:-1])
+    files.open = lambda file: StoredRows(parts[file])
     files._arrange(sizes)
     for first in range(12):
         for end in range(first, 12):

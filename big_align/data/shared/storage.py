@@ -5,11 +5,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from big_align.core import whole_files
-from big_align.core.errors import UserError
+from big_align.core.errors import Unreachable, UserError
 from big_align.core.locks import lock_folder
 from big_align.data import files
 from big_align.data.json_texts import NotJson, parse_json
@@ -31,16 +31,37 @@ def open_whole(path: str) -> Iterator[Any]:
     """
     try:
         if "://" in path:
-            with tempfile.TemporaryFile() as file:
+            with tempfile.NamedTemporaryFile() as file:
                 yield file
-                file.seek(0)
-                open_filesystem(path).write(path, file)
+                file.flush()
+                open_filesystem(path).write(path, file.name)
             return
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with whole_files.open_whole(path) as file:
             yield file
+    except Unreachable:
+        raise
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}") from error
+
+
+def create_whole(path: str, content: bytes) -> bool:
+    """Writes a file if there is none; returns whether this has made it, or one with this content.
+
+    Of several processes that try at once, one alone makes it. Its answer may be lost, and the
+    system's own second try then finds the file: the content must tell whose it is.
+    """
+    try:
+        if "://" in path:
+            made = open_filesystem(path).create(path, content)
+        else:
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            made = whole_files.create_whole(path, content)
+    except Unreachable:
+        raise
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error}") from error
+    return made or read_bytes(path) == content
 
 
 @contextlib.contextmanager
@@ -68,6 +89,12 @@ def write_json(path: str, value: Any) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
 
 
+def write_bytes(path: str, content: bytes) -> None:
+    """Writes a file."""
+    with open_whole(path) as file:
+        file.write(content)
+
+
 def read_json(path: str) -> Any:
     """Returns what a file holds; None if there is no such file."""
     text = read_text(path)
@@ -91,9 +118,12 @@ def read_bytes(path: str) -> bytes | None:
         return None
 
 
-def read_lines(path: str) -> Iterator[Any]:
-    """Yields the objects of a file with one JSON object per line; nothing if there is no file."""
-    for number, line in enumerate((read_text(path) or "").split("\n"), start=1):
+def read_lines(path: str, optional: bool = False) -> Iterator[Any]:
+    """Yields the objects of a file with one JSON object per line; one that is optional may lack."""
+    text = read_text(path)
+    if text is None and not optional:
+        raise UserError(f"{path} is not there any more; run the same command again")
+    for number, line in enumerate((text or "").split("\n"), start=1):
         if line:
             yield _parse(line, path, f", line {number},")
 
@@ -132,9 +162,12 @@ def remove(path: str) -> None:
             os.unlink(path)
 
 
-def remove_unfinished(folder: str) -> None:
-    """Removes what a killed process has left half written in a local folder."""
+def remove_unfinished(folder: str, which: Callable[[str], bool] = bool) -> None:
+    """Removes what killed processes have left half written in a local folder.
+
+    Of some files alone, if `which` says so of their names.
+    """
     if "://" not in folder and os.path.isdir(folder):
         for name in os.listdir(folder):
-            if name.endswith(whole_files.PARTIAL):
+            if name.endswith(whole_files.PARTIAL) and which(whole_files.find_whole(name)):
                 remove(os.path.join(folder, name))
