@@ -96,8 +96,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--work", help="a folder for intermediate files, which is kept (default: OUTPUT/work, "
         "which is deleted at the end)")  # fmt: skip
     add("--wave_megabytes", type=int, default=4096,
-        help="MiB of images that DirectRunner groups in memory at a time "
-        "(%(default)s)")  # fmt: skip
+        help="MiB that DirectRunner may hold of what it groups, in all its processes: it goes "
+        "through pairs in parts and through shards in waves (%(default)s)")  # fmt: skip
     return parser
 
 
