@@ -14,10 +14,11 @@ embeddings).
 
 DirectRunner itself keeps in memory what it groups. With --workers the stages are in other
 processes, as they are on a cluster, and the memory of the largest is printed for each pipeline,
-beside that of the process that runs them. A job bounds both by going through pairs in parts and through shards in
-waves, of --megabytes as by its flag --wave_megabytes. --side makes the photographs smaller and all
-of them different: as many images as records, in minutes. With --side=0 there are no images: what is
-found out about them is made up, and counted and decided about, which is faster still.
+beside that of the process that runs them. A job bounds both by going through pairs in parts and
+through shards in waves, of --megabytes as by its flag --wave_megabytes. --side makes the
+photographs smaller and all of them different: as many images as records, in minutes. With --side=0
+there are no images: what is found out about them is made up, and counted and decided about, which
+is faster still.
 """
 
 import contextlib
@@ -191,7 +192,7 @@ def time_libraries(images: list[bytes], texts: list[str]) -> dict[str, float]:
 
 
 def make_facts(plan: JobPlan, data: pathlib.Path, records: int) -> None:
-    """Writes what a job finds out about images, of so many that there are not."""
+    """Writes what a job would find out about so many images, without any."""
     texts = (data / "text" / "alt_texts.txt").read_text().splitlines()
     for start in range(0, records, plan.chunk):
         stretch = inputs.Stretch(0, start, min(start + plan.chunk, records))

@@ -8,14 +8,15 @@ from collections import Counter
 import pytest
 from raw_pairs import SMALL, draw_image, make_rows, read_output, write_parquet
 
+from big_align.core.errors import UserError
 from big_align.prepare import job
 from big_align.prepare.inputs import find_inputs
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules
 from big_align.tools import prepare
 
-pytest.importorskip("apache_beam", reason="Apache Beam is not installed (.[prepare])")
-from big_align.prepare import parts  # noqa: E402
+beam = pytest.importorskip("apache_beam", reason="Apache Beam is not installed (.[prepare])")
+from big_align.prepare import parts, pipelines, transforms  # noqa: E402
 
 LANGUAGES = "--languages=big_align.data.text.languages:identify_language"
 KINDS = {
@@ -29,13 +30,13 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def raw(tmp_path_factory):
+def more(tmp_path_factory):
     rows = make_rows() + [(draw_image(4000 + n), f"der kleine Hund {n % 3} ist") for n in range(20)]
     return write_parquet(tmp_path_factory.mktemp("raw"), rows)
 
 
 @pytest.fixture
-def run(raw, tmp_path, monkeypatch):
+def run(more, tmp_path, monkeypatch):
     """Runs a job in so many parts; returns its output."""
     listed = tmp_path / "drop.jsonl"
     keys = ["raw-00000-000000003", "raw-00001-000000007", "raw-00009-000000001"]
@@ -45,7 +46,7 @@ def run(raw, tmp_path, monkeypatch):
         monkeypatch.setattr(job, "_count_parts", lambda *_: count)
         flags = [f"--drop={listed}" if flag == "--drop" else flag for flag in flags]
         folder = tmp_path / name
-        status = prepare.main([f"--input={raw}", *SMALL, *flags, f"--output={folder}"])
+        status = prepare.main([f"--input={more}", *SMALL, *flags, f"--output={folder}"])
         return status, read_output(folder)
 
     return run
@@ -64,6 +65,54 @@ def test_any_number_of_parts_makes_the_same_bytes(run, kind):
     assert statistics["unknown_keys"] == (kind == "listed")
     for count in (2, 7) if kind == "exact" else (3,):
         assert run(str(count), count, *KINDS[kind]) == (0, whole)
+
+
+def list_words():
+    return [(word.encode(), n % 7) for n, word in enumerate("a b c a a d b e f a".split() * 30)]
+
+
+def give_words(flow):
+    words = flow.pipeline | beam.Create(list_words())
+    flow.give("all", words.pipeline | "Again" >> beam.Create(list_words()), parts.place_name)
+    flow.give("words", words, parts.place_name, transforms.add_up)
+
+
+def add_words(flow):
+    summed = flow.take("words", tuple[bytes, int]) | beam.CombinePerKey(sum)
+    flow.note("sums", summed | beam.Map(lambda found: {found[0].decode(): found[1]}))
+    seen = flow.take("all") | "Seen" >> beam.Map(lambda found: {f"{found[0].decode()}": [found[1]]})
+    flow.note("seen", seen)
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(5, marks=pytest.mark.slow), 2])
+def test_what_is_put_together_and_passed_in_many_files_is_all_there_once(
+    count, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(parts, "WRITTEN_BYTES", 100)
+    monkeypatch.setattr(parts, "HELD", 3)
+    stages = [
+        parts.Stage("give", give_words, split=False),
+        parts.Stage("add", add_words, last=("words",)),
+    ]
+    found = parts.run_stages(stages, str(tmp_path), count, pipelines.read_options([]), "words")
+    right, seen = Counter(), {}
+    for word, number in list_words():
+        right[word.decode()] += number
+        seen.setdefault(word.decode(), []).append(number)
+    assert found["sums"] == right
+    assert {word: sorted(some) for word, some in found["seen"].items()} == {
+        word: sorted(some) for word, some in seen.items()
+    }
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == ({"notes", "all"} if count > 1 else {"notes"})  # nobody takes words again
+    assert count == 1 or len(list((tmp_path / "all").iterdir())) > 10
+    if count > 1:
+        for path in (tmp_path / "notes").glob("add-*"):
+            path.unlink()
+        with pytest.raises(UserError, match="is not there any more; run the same command again"):
+            job.run_pipeline(
+                parts.run_stages, stages, str(tmp_path), count, pipelines.read_options([]), "words"
+            )
 
 
 @pytest.mark.slow
@@ -100,8 +149,6 @@ def test_a_job_goes_on_at_the_part_where_it_was_killed(run, monkeypatch, tmp_pat
 
 
 def test_the_number_of_parts_follows_from_the_pairs_and_the_memory(done):
-    from big_align.prepare import pipelines
-
     folder = pathlib.Path(done.output).parent
     rules = dataclasses.replace(Rules(), max_texts=5)
     plan = JobPlan(find_inputs(done.raw), done.output, f"{folder}/work", rules=rules)
