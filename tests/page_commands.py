@@ -30,9 +30,6 @@ NOT_RUN = {
         "python benchmarks/long_run.py",
         "python benchmarks/checkpoint.py",
     ),
-    "needs a bucket; tests/tools/test_embed.py writes into one on loopback": (
-        "python -m big_align.tools.embed --model=workdirs/flickr8k --source='s3://BUCKET",
-    ),
     "learns for a minute; tests/tools/test_build_vocab.py does the same with fewer texts": (
         "python -m big_align.tools.build_vocab --config=configs/align_flickr8k_multilingual.py",
     ),
@@ -46,6 +43,12 @@ NOT_RUN = {
         " --format=big_align --push_to=OWNER/NAME",
         "python main.py --config=configs/own_pairs.py:OWNER/NAME,source=huggingface",
         "python main.py --config=configs/own_pairs.py:'data/pairs-*.tar',start=openai/",
+    ),
+    "needs a bucket; tests/runs and tests/prepare do the same with one on loopback": (
+        "python main.py --config=configs/own_pairs.py:'s3://BUCKET/",
+        "python -m big_align.tools.embed --model=workdirs/bucket",
+        "python -m big_align.tools.embed --model=workdirs/flickr8k --source='s3://BUCKET",
+        "python -m big_align.tools.index --model=workdirs/bucket",
     ),
     "needs GPUs": (
         "launch/local.sh 8 -- python main.py --distributed --config=configs/align_b7.py",
@@ -94,7 +97,7 @@ NOT_RUN = {
     "needs models that train for minutes; tests/tools/test_show_tsne.py draws smaller ones": (
         "python -m big_align.tools.show_tsne",
     ),
-    "serves until it is stopped": ("python -m big_align.tools.serve",),
+    "serves until it is stopped": ("python -m big_align.tools.serve", "python -m tests.s3_server"),
     "lets processes hang and fail for minutes; tests/test_faults.py runs every case": (
         "python -m tests.parallel.distributed.test_faults",
     ),

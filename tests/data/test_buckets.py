@@ -11,10 +11,10 @@ from samples import make_members, write_tar
 from big_align.core.errors import AccessRefused, Unreachable, UserError
 from big_align.data import boundary, files, listing
 from big_align.data.remote import retries
+from big_align.data.shared import storage
 from big_align.data.sources.parquet_source import ParquetSource
 from big_align.data.sources.rows_source import RowsSource
 from big_align.data.sources.tar_source import TarSource
-from big_align.prepare import storage
 from tests import s3_server
 from tests.prepare.raw_pairs import write_parquet
 
@@ -155,12 +155,12 @@ def make_tar(folder):
     for shard in range(2):
         members = [m for n in range(4 * shard, 4 * shard + 4) for m in make_members(n)]
         write_tar(folder / f"x-{shard}.tar", members)
-    return lambda where: TarSource(f"{where}/x-*.tar")
+    return lambda where: TarSource(f"{where}/x-*.tar"), "x-1.tar"
 
 
 def make_parquet(folder):
     write_parquet(folder, [(make_members(n)[0][1], f"number {n}") for n in range(8)], 2, 2)
-    return lambda where: ParquetSource(f"{where}/raw-*.parquet", image="jpg", caption="caption")
+    return lambda where: ParquetSource(f"{where}/raw-*.parquet", image="jpg"), "raw-00001.parquet"
 
 
 def make_table(folder):
@@ -169,13 +169,13 @@ def make_table(folder):
         (folder / f"{number}.png").write_bytes(make_members(number)[0][1])
         lines.append(f"{number}.png,number {number}")
     (folder / "x.csv").write_text("\n".join(lines))
-    return lambda where: RowsSource(f"{where}/x.csv")
+    return lambda where: RowsSource(f"{where}/x.csv"), "x.csv"
 
 
 @pytest.mark.slow_repeats
-@pytest.mark.parametrize("make", [make_tar, make_parquet, make_table])
+@pytest.mark.parametrize("make", [make_table, make_parquet, make_tar])
 def test_sources_read_alike_from_a_bucket_and_blame_no_example_for_it(bucket, make, tmp_path):
-    open_at = make(tmp_path)
+    open_at, last = make(tmp_path)
     s3_server.make_client(bucket).put(f"{tmp_path}/", "pairs/data/", recursive=True)
     expected = read_source(open_at(tmp_path))
     bucket.slowness = 0.02
@@ -188,7 +188,9 @@ def test_sources_read_alike_from_a_bucket_and_blame_no_example_for_it(bucket, ma
     for shard in range(len(fresh.shard_sizes)):
         with pytest.raises(Unreachable, match=r"^s3://pairs/data/.*SlowDown.* \(tried 3 times"):
             boundary.read_example(fresh, shard, 0)
-    with pytest.raises(UserError, match=r"s3://pairs/data/.*SlowDown.* \(tried 3 times"):
+    bucket.heal()
+    bucket.fail(f"GET .*/{last}", "slow_down", times=10**6)
+    with pytest.raises(UserError, match=rf"s3://pairs/data/{last}: .*SlowDown.* \(tried 3 times"):
         open_at("s3://pairs/data")
     bucket.heal()
     assert read_source(fresh) == expected  # nothing of it was kept

@@ -8,7 +8,7 @@ by a lease.
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from big_align.core.progress import make_bar
@@ -56,11 +56,10 @@ class SharedWork:
         wait: bool = True,
         alone: bool = False,
         label: str = "",
-        clock: Callable[[], float] = time.monotonic,
     ):
         self.folder, self.units = os.fspath(folder), units
-        self._noun, self._wait, self._clock = noun, wait, clock
-        self._leases = None if alone else Leases(folder, clock)
+        self._noun, self._wait = noun, wait
+        self._leases = None if alone else Leases(folder)
         self._mine: set[int] = set()  # units that this process has
         self._left_out: set[int] = set()
         self._held: dict[int, LeaseName] = {}  # units that others have: the newest lease of each
@@ -69,7 +68,7 @@ class SharedWork:
         self._numbers = {unit.name: number for number, unit in enumerate(units)}
         self._files = {name for unit in units for name in unit.files}
         self._here = self._pending = 0  # done by this process; of units that it has not finished
-        self._told, self._began = False, clock()
+        self._told, self._began = False, time.monotonic()
         self._look()
         self._at = random.randrange(len(units)) if self._held else 0
         self._bar = make_bar(
@@ -137,6 +136,7 @@ class SharedWork:
             if self._leases is not None:
                 if not self._leases.take(unit.name, self._lost.pop(number, 0)):
                     self._at = random.randrange(len(self.units))  # others are at work near here
+                    time.sleep(random.uniform(0, FIRST_PAUSE))
                     self._look()
                     continue
                 if self.is_finished(unit):  # since this process has looked
@@ -158,7 +158,7 @@ class SharedWork:
         self._mine.discard(number)
         self.done.add(number)
         self._pending = max(0, self._pending - self.units[number].size)
-        if self._clock() > self._next_look:
+        if time.monotonic() > self._next_look:
             self._look()
         self._show()
 
@@ -179,7 +179,7 @@ class SharedWork:
 
     def _look(self) -> None:
         """Looks at what is in the folder."""
-        began = self._clock()
+        began = time.monotonic()
         names = set(storage.list_names(self.folder))
         for number, unit in enumerate(self.units):
             if number not in self.done and self.is_finished(unit, names):
@@ -196,7 +196,7 @@ class SharedWork:
             for number, after in self._lost.items()
             if number in self._held and self._held[number].number == after - 1
         }
-        self._next_look = self._clock() + max(LOOK_EVERY, LOOK_PART * (self._clock() - began))
+        self._next_look = time.monotonic() + max(LOOK_EVERY, LOOK_PART * (time.monotonic() - began))
 
     def _find_free(self) -> int | None:
         """Returns the next unit that nobody has, or that a process had which is lost."""
@@ -221,10 +221,10 @@ class SharedWork:
         return sum(self.units[number].size for number in self.done)
 
     def _show(self) -> None:
-        seconds = max(self._clock() - self._began, 1e-9)
+        seconds = max(time.monotonic() - self._began, 1e-9)
         parts = f"{len(self.done)} of {len(self.units)} parts"
         self._bar.set_postfix_str(
-            f"{parts}, {self._here / seconds:.3g} {self._noun}/s here", refresh=False
+            f"{parts}, {self._here / seconds:.1f} {self._noun}/s here", refresh=False
         )
         self._bar.update(max(0, self._count_done() + self._pending - self._bar.n))
 

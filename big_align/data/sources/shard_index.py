@@ -11,7 +11,7 @@ import numpy as np
 from absl import logging
 
 from big_align.core.digests import fingerprint
-from big_align.core.errors import UserError, put_in_a_line
+from big_align.core.errors import UserError, pass_unreachable, put_in_a_line
 from big_align.core.regular_files import open_given
 from big_align.core.whole_files import open_whole
 from big_align.data import array_files, files
@@ -72,6 +72,7 @@ def _index_shard(path: str, scan: Callable, settings: str, index_dir: str | None
             with system.open(path) as file:
                 index = scan(file, size)
         except OSError as error:
+            pass_unreachable(error)
             raise UserError(f"{path} cannot be read: {error}") from error
         if cache:
             _save(cache, stamp, index)

@@ -42,6 +42,7 @@ def trace_clusters(request: JobRequest, machine: Machine) -> TracedJob:
             "rows to start from": kmeans_init.count_sample(rows, k) * (each + ITEM * dim),
             "centers": 2 * k * each,
             "a chunk and its labels": chunk * (dim * ITEM / machine.hosts + 8 * labels),
+            "drawing the sample": 8.0 * rows if request.sample else 0.0,
         },
         disk={
             "embeddings": rows * (dim * ITEM + KEY),

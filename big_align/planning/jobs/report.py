@@ -175,7 +175,7 @@ def _format_pass(report: dict[str, Any]) -> list[str]:
 
 
 def _format_bytes(name: str, parts: Mapping[str, float | int]) -> list[str]:
-    told = ", ".join(f"{what} {size / 1e9:,.1f}" for what, size in parts.items())
+    told = ", ".join(f"{what} {size / 1e9:,.1f}" for what, size in parts.items() if size)
     return [row(name, f"{sum(parts.values()) / 1e9:,.1f} GB ({told})")]
 
 
