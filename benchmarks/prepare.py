@@ -45,8 +45,9 @@ from benchmarks import measuring
 from big_align.core.digests import hash_bytes
 from big_align.data import boundary
 from big_align.data.shared import storage
-from big_align.prepare import inputs, job, text_rules
+from big_align.prepare import inputs, text_rules
 from big_align.prepare.examination import Examination, identify_image
+from big_align.prepare.on_beam import job
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules
 from big_align.prepare.statistics import make_statistics

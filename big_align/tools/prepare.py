@@ -125,9 +125,9 @@ def main(arguments: list[str] | None = None) -> int:
 def prepare(options: argparse.Namespace, flags: list[str]) -> None:
     """Runs the job, and prints a summary."""
     from big_align.data.record_encoding import import_array_record
-    from big_align.prepare import job
     from big_align.prepare.examination import Examination
     from big_align.prepare.inputs import find_inputs
+    from big_align.prepare.on_beam import job
     from big_align.prepare.plan import JobPlan
     from big_align.prepare.sketch import choose_width
 

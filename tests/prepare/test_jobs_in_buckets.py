@@ -12,7 +12,7 @@ import pytest
 from raw_pairs import SMALL
 
 from big_align.data.remote import retries
-from big_align.prepare import job
+from big_align.prepare.on_beam import job
 from big_align.tools import prepare
 from tests import s3_server
 from tests.run_main import ROOT

@@ -9,14 +9,14 @@ import pytest
 from raw_pairs import SMALL, draw_image, make_rows, read_output, write_parquet
 
 from big_align.core.errors import UserError
-from big_align.prepare import job
 from big_align.prepare.inputs import find_inputs
+from big_align.prepare.on_beam import job
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules
 from big_align.tools import prepare
 
 beam = pytest.importorskip("apache_beam", reason="Apache Beam is not installed (.[prepare])")
-from big_align.prepare import parts, pipelines, transforms  # noqa: E402
+from big_align.prepare.on_beam import parts, pipelines, transforms  # noqa: E402
 
 LANGUAGES = "--languages=big_align.data.text.languages:identify_language"
 KINDS = {

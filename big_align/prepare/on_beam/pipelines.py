@@ -13,9 +13,10 @@ from apache_beam.runners.runner import create_runner
 
 from big_align.core.errors import UserError, put_in_a_line, suggest
 from big_align.data.shared import storage
-from big_align.prepare import steps, transforms
-from big_align.prepare.decisions import decide, list_stretches
-from big_align.prepare.parts import Flow, Stage, place_name, run_stages
+from big_align.prepare import steps
+from big_align.prepare.on_beam import transforms
+from big_align.prepare.on_beam.decisions import decide, list_stretches
+from big_align.prepare.on_beam.parts import Flow, Stage, place_name, run_stages
 from big_align.prepare.plan import JobPlan
 
 __all__ = ["count", "decide", "examine", "read_options", "write"]

@@ -21,7 +21,7 @@ from big_align.core.errors import UserError
 from big_align.core.progress import make_bar
 from big_align.data.files import files_of
 from big_align.data.shared import storage
-from big_align.prepare.transforms import SumByName
+from big_align.prepare.on_beam.transforms import SumByName
 
 WRITTEN_BYTES = 2**25  # that a worker holds of what passes before it writes them
 HELD = 2**18  # values that a worker holds before it passes on what it has put together

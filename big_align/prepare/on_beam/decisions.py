@@ -7,9 +7,10 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from big_align.data.shared import storage
-from big_align.prepare import steps, transforms
+from big_align.prepare import steps
 from big_align.prepare.inputs import Stretch
-from big_align.prepare.parts import Flow, Stage, place_name, run_stages
+from big_align.prepare.on_beam import transforms
+from big_align.prepare.on_beam.parts import Flow, Stage, place_name, run_stages
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.sampling import choose_rates
 from big_align.prepare.sketch import is_sampled

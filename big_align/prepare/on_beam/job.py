@@ -25,7 +25,7 @@ from big_align.prepare.shards import name_shard
 from big_align.prepare.statistics import make_statistics
 
 WAVE_BYTES = 2**32  # that is grouped at a time by a runner that holds it in memory
-PAIR_BYTES = 2**12  # of that for a pair, in all processes of such a runner
+PAIR_BYTES = 2**12  # of that for a pair, or an example beside its image, in all processes
 POLL = 0.5  # seconds
 POLLING = 0.02  # of the time goes into it, at most
 CHECKED = 100  # examples, of which one must have what is kept
@@ -45,7 +45,7 @@ def import_pipelines() -> Any:
         raise UserError(f"{INSTALL} ({put_in_a_line(str(error))})") from error
     finally:
         logging.disable(level)
-    from big_align.prepare import pipelines
+    from big_align.prepare.on_beam import pipelines
 
     return pipelines
 
@@ -247,7 +247,8 @@ def _write_shards(
     missing = _list_missing(count, plan)
     size = len(missing) or 1
     if _holds_groups(options):
-        size = max(1, wave_bytes * count // max(statistics["bytes"], 1))
+        held = statistics["bytes"] + statistics["kept_images"] * PAIR_BYTES
+        size = max(1, wave_bytes * count // max(held, 1))
 
     def count_written() -> tuple[int, int]:
         names = storage.list_names(plan.output)
