@@ -3,6 +3,7 @@
 For example:
   python benchmarks/prepare.py --records=20000
   python benchmarks/prepare.py --records=1000000 --workers=2 --side=16   # memory
+  python benchmarks/prepare.py --records=3000000 --workers=2 --side=0 --megabytes=1024
 
 Real alt-texts and photographs ($BIG_ALIGN_DATA) are repeated, with a number in each text, to make
 --records records of Parquet. First the functions alone are timed, then each pipeline on
@@ -11,11 +12,13 @@ datasketch are timed beside them where they are installed; what they do is not t
 near-duplicates of images and texts, where the rules count equal ones (and find near images by
 embeddings).
 
-DirectRunner itself keeps in memory what goes from stage to stage. With --workers the stages are in
-other processes, as they are on a cluster, and the memory of the largest is printed for each
-pipeline. DirectRunner hands a worker all groups of its stage at once, so that grows with the
-records, whatever the code holds. --side makes the photographs smaller and all of them different: as
-many images as records, in minutes.
+DirectRunner itself keeps in memory what it groups. With --workers the stages are in other
+processes, as they are on a cluster, and the memory of the largest is printed for each pipeline,
+beside that of the process that runs them. A job bounds both by going through pairs in parts and
+through shards in waves, of --megabytes as by its flag --wave_megabytes. --side makes the
+photographs smaller and all of them different: as many images as records, in minutes. With --side=0
+there are no images: what is found out about them is made up, and counted and decided about, which
+is faster still.
 """
 
 import contextlib
@@ -30,7 +33,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
@@ -39,10 +42,12 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from benchmarks import measuring
+from big_align.core.digests import hash_bytes
 from big_align.data import boundary
 from big_align.data.shared import storage
-from big_align.prepare import inputs, job, text_rules
+from big_align.prepare import inputs, text_rules
 from big_align.prepare.examination import Examination, identify_image
+from big_align.prepare.on_beam import job
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules
 from big_align.prepare.statistics import make_statistics
@@ -51,17 +56,18 @@ ALIGN_PAIRS = 1.8e9
 
 
 class Watch(threading.Thread):
-    """Notes the largest memory of a process that this one has started, in MB, while entered."""
+    """Notes the most memory of this process and of one that it has started, in MB."""
 
     def __init__(self):
         super().__init__(daemon=True)
-        self.peak, self._over = 0.0, threading.Event()
+        self.peak, self.own, self._over = 0.0, 0.0, threading.Event()
 
     def run(self) -> None:
         """Looks ten times a second."""
         while not self._over.wait(0.1):
             family = measuring.read_family(os.getpid())
-            family.pop(os.getpid(), None)
+            own = family.pop(os.getpid(), {})
+            self.own = max(self.own, int(own.get("VmRSS", "0 kB").split()[0]) / 2**10)
             sizes = [int(told.get("VmHWM", "0 kB").split()[0]) for told in family.values()]
             self.peak = max([self.peak, *(size / 2**10 for size in sizes)])
 
@@ -80,6 +86,7 @@ class Cost(NamedTuple):
     seconds: float  # of a core, per record
     shuffled: float  # bytes per record that are grouped by a key: they go from worker to worker
     memory: float  # of the largest worker at its peak, in MB
+    runner: float  # memory of the process that runs them at its peak, in MB
 
 
 @contextlib.contextmanager
@@ -185,27 +192,56 @@ def time_libraries(images: list[bytes], texts: list[str]) -> dict[str, float]:
     return seconds
 
 
-def time_pipelines(plan: JobPlan, workers: int, records: int) -> dict[str, Cost]:
+def make_facts(plan: JobPlan, data: pathlib.Path, records: int) -> None:
+    """Writes what a job would find out about so many images, without any."""
+    texts = (data / "text" / "alt_texts.txt").read_text().splitlines()
+    for start in range(0, records, plan.chunk):
+        stretch = inputs.Stretch(0, start, min(start + plan.chunk, records))
+        facts = [
+            {"row": row, "id": hash_bytes(str(row), 16).hex(), "width": 128, "height": 128,
+             "bytes": 1000, "texts": [f"{texts[row % len(texts)]} {row // len(texts) or ''}"],
+             "labels": [], "flag": "", "languages": []}
+            for row in range(stretch.start, stretch.stop)
+        ]  # fmt: skip
+        storage.write_lines(plan.stretch_path("broken", stretch), [])
+        storage.write_lines(plan.stretch_path("facts", stretch), facts)
+    stretches = inputs.list_stretches(0, records, plan.chunk)
+    about = {"stretches": stretches, "broken": [], "classes": []}
+    storage.write_json(plan.file_path(0), about)
+
+
+def time_pipelines(
+    plan: JobPlan, options: Any, records: int, wave_bytes: int, images: bool
+) -> dict[str, Cost]:
     """Returns what each pipeline takes on DirectRunner."""
-    pipelines = job.import_pipelines()
-    flags = ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}"]
-    options = pipelines.read_options(flags if workers else [])
-    costs = {}
+    pipelines, costs = job.import_pipelines(), {}
 
     def measure(name: str, run: Callable[[], None]) -> None:
         started = read_clock()
         with Watch() as watch, count_shuffled() as sizes:
             run()
-        costs[name] = Cost((read_clock() - started) / records, sum(sizes) / records, watch.peak)
+        seconds = (read_clock() - started) / records
+        costs[name] = Cost(seconds, sum(sizes) / records, watch.peak, watch.own)
 
-    files = list(range(len(plan.inputs.paths)))
-    measure("examine, count tokens", lambda: pipelines.examine(plan, files, options))
-    measure("decide", lambda: pipelines.decide(plan, options))
+    if images:
+        files = list(range(len(plan.inputs.paths)))
+        measure("examine", lambda: pipelines.examine(plan, files, options))
+    parts = job._count_parts(plan, options, wave_bytes)
+    measure("count tokens", lambda: pipelines.count(plan, parts, options))
+    measure("decide", lambda: pipelines.decide(plan, parts, options))
     found = make_statistics(plan)
-    shards = list(range(found["shards"]))
-    measure("write shards", lambda: pipelines.write(plan, shards, options))
-    print(f"{found['kept_pairs']:,} of {found['pairs']:,} pairs kept, {found['shards']} shards")
+    if images:
+        given = plan, pipelines, options, found, wave_bytes
+        measure("write shards", lambda: job._write_shards(*given))
+    kept, pairs = found["kept_pairs"], found["pairs"]
+    print(f"{kept:,} of {pairs:,} pairs kept, {found['shards']} shards; {parts} parts")
     return costs
+
+
+def read_options(workers: int) -> Any:
+    """Returns Beam's options for DirectRunner with so many processes, or none."""
+    flags = ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}"]
+    return job.import_pipelines().read_options(flags if workers else [])
 
 
 def main() -> None:
@@ -213,18 +249,24 @@ def main() -> None:
     parser = measuring.make_parser(__doc__, records=20_000)
     parser.add_argument("--workers", type=int, default=0, help="worker processes of the runner")
     parser.add_argument("--side", type=int, help="of the photographs in pixels (as they are)")
+    megabytes = job.WAVE_BYTES // 2**20
+    parser.add_argument("--megabytes", type=int, default=megabytes, help="(%(default)s)")
     options = parser.parse_args()
     data = pathlib.Path(os.environ.get("BIG_ALIGN_DATA", "../shared/data"))
     # The photographs have 128 pixels.
     rules = dataclasses.replace(Rules(), min_side=min(100, options.side or 100) - 1)
+    images, beam = options.side != 0, read_options(options.workers)
     with tempfile.TemporaryDirectory() as folder:
-        raw = pathlib.Path(folder, "raw")
+        raw, count = pathlib.Path(folder, "raw"), options.records if images else 1
         raw.mkdir()
-        found = inputs.find_inputs(write_records(raw, data, options.records, options.side))
+        found = inputs.find_inputs(write_records(raw, data, count, options.side))
         plan = JobPlan(found, f"{folder}/out", f"{folder}/work", Examination(), rules)
         with contextlib.redirect_stderr(io.StringIO()):
-            seconds = time_functions(plan, min(2000, options.records))
-            costs = time_pipelines(plan, options.workers, options.records)
+            if not images:
+                make_facts(plan, data, options.records)
+            seconds = time_functions(plan, min(2000, count))
+            given = plan, beam, options.records, options.megabytes * 2**20, images
+            costs = time_pipelines(*given)
         written = sum(
             os.path.getsize(storage.join(plan.facts, "facts", name))
             for name in storage.list_names(storage.join(plan.facts, "facts"))
@@ -243,7 +285,8 @@ def main() -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     print(f"memory of this process at its peak: {peak:,.0f} MB")
     for name, cost in costs.items() if options.workers else ():
-        print(f"memory of the largest worker, {name}: {cost.memory:,.0f} MB")
+        told = f"{cost.memory:,.0f} MB; of the process that runs it: {cost.runner:,.0f} MB"
+        print(f"memory of the largest worker, {name}: {told}")
 
 
 if __name__ == "__main__":

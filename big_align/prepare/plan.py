@@ -1,6 +1,7 @@
 """What a job is asked to do, where its files are, and which of its work is done."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from big_align.prepare.rules import Pair, Rules, draw_order
 from big_align.prepare.sampling import draw_pairs
 from big_align.prepare.shards import FORMATS, SHARD_SIZE, name_shard
 
+COUNTED = 64  # stretches, from which the number of pairs is estimated
 FORMAT = 3  # of the files of a job: with another one the job begins again
 
 
@@ -42,7 +44,8 @@ class JobPlan:
     sketch_width: int = 0  # cells of a row of sketches of tokens and texts; 0 counts exactly
     shard_format: str = "tar"  # one of `shards.FORMATS`
 
-    @property
+    # The three folders are asked for with every stretch; what they are named by may be large.
+    @functools.cached_property
     def facts(self) -> str:
         """The folder of what is found out about examples; the rules do not change it."""
         what = [dataclasses.asdict(self.inputs), dataclasses.asdict(self.examination), self.chunk]
@@ -50,7 +53,7 @@ class JobPlan:
         what += [sources] if (sources := self.examination.sources) else []
         return storage.join(self.work, f"facts-{_digest([FORMAT, *what])}")
 
-    @property
+    @functools.cached_property
     def decisions(self) -> str:
         """The folder of what is decided about them."""
         return storage.join(self.work, f"decisions-{_digest(self.settings())}")
@@ -100,17 +103,28 @@ class JobPlan:
         """Returns the stretches of all input files that have been opened, in order."""
         return sorted(Stretch(*one) for _, about in self.read_files() for one in about["stretches"])
 
+    def estimate_pairs(self) -> int:
+        """Returns about how many pairs there are, from some of the stretches."""
+        stretches = self.list_stretches()
+        some = stretches[:: max(1, len(stretches) // COUNTED)]
+        found = sum(1 for stretch in some for _ in self.read_pairs(stretch))
+        return found * len(stretches) // max(len(some), 1)
+
     def read_pairs(self, stretch: Stretch) -> Iterator[tuple[bytes, Pair]]:
         """Yields the pairs of a stretch, each after the bytes that identify its image."""
         for found in storage.read_lines(self.stretch_path("facts", stretch)):
             image = bytes.fromhex(found["id"])
             yield from ((image, pair) for pair in make_pairs(stretch.file, found))
 
-    @property
+    @functools.cached_property
     def counted(self) -> str:
         """The folder of what is counted over all pairs."""
         sketched = f"-{self.sketch_width}" * bool(self.sketch_width)
         return storage.join(self.facts, f"counts{sketched}")
+
+    def parts_path(self, folder: str, parts: int) -> str:
+        """Returns the folder of what passes between groupings in so many parts."""
+        return storage.join(folder, f"parts-{parts}")
 
     def read_sketch(self, name: str) -> sketch.CountMinSketch:
         """Returns how often each of the `tokens` or `texts` occurs in the raw data, or more."""

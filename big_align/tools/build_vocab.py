@@ -102,7 +102,7 @@ def _count_on_beam(
 ) -> dict[str, word_counts.TextCounts]:
     """Counts the words of the source on Beam, in a folder that is deleted at the end."""
     from big_align.data.shared import storage
-    from big_align.prepare import job
+    from big_align.prepare.on_beam import job
 
     pipelines = job.import_pipelines()
     from big_align.prepare.words import counting

@@ -96,8 +96,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--work", help="a folder for intermediate files, which is kept (default: OUTPUT/work, "
         "which is deleted at the end)")  # fmt: skip
     add("--wave_megabytes", type=int, default=4096,
-        help="MiB of images that DirectRunner groups in memory at a time "
-        "(%(default)s)")  # fmt: skip
+        help="MiB that DirectRunner may hold of what it groups, in all its processes: it goes "
+        "through pairs in parts and through shards in waves (%(default)s)")  # fmt: skip
     return parser
 
 
@@ -125,9 +125,9 @@ def main(arguments: list[str] | None = None) -> int:
 def prepare(options: argparse.Namespace, flags: list[str]) -> None:
     """Runs the job, and prints a summary."""
     from big_align.data.record_encoding import import_array_record
-    from big_align.prepare import job
     from big_align.prepare.examination import Examination
     from big_align.prepare.inputs import find_inputs
+    from big_align.prepare.on_beam import job
     from big_align.prepare.plan import JobPlan
     from big_align.prepare.sketch import choose_width
 

@@ -27,9 +27,9 @@ from raw_pairs import (
 from big_align.core.errors import UserError
 from big_align.data.shared import storage
 from big_align.data.sources.tar_source import TarSource
-from big_align.prepare import job
 from big_align.prepare.examination import identify_image
 from big_align.prepare.inputs import find_inputs
+from big_align.prepare.on_beam import job
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules
 from big_align.tools import prepare

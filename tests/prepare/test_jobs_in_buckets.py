@@ -12,6 +12,7 @@ import pytest
 from raw_pairs import SMALL
 
 from big_align.data.remote import retries
+from big_align.prepare.on_beam import job
 from big_align.tools import prepare
 from tests import s3_server
 from tests.run_main import ROOT
@@ -73,6 +74,13 @@ def test_faults_that_pass_change_no_byte(filled, right, kinds):
     filled.plan(seed=1, rate=0.1, kinds=kinds, in_a_row=1)
     assert run("out") == 0 and len(filled.taken) > 10
     assert list_output(filled, "out") == right
+
+
+def test_parts_that_pass_through_a_bucket_change_no_byte(filled, right, monkeypatch):
+    monkeypatch.setattr(job, "_count_parts", lambda *_: 3)
+    filled.plan(seed=4, rate=0.1, kinds=REFUSALS, in_a_row=1)
+    assert run("parts") == 0 and len(filled.taken) > 10
+    assert list_output(filled, "parts") == right
 
 
 def test_faults_of_all_kinds_in_two_processes_change_no_byte(filled, right):

@@ -10,9 +10,9 @@ from plain_job import write_plainly
 from raw_pairs import draw_image, read_output, read_tar, write_parquet
 
 from big_align.core.errors import UserError
-from big_align.prepare import job
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import Inputs, find_inputs
+from big_align.prepare.on_beam import job
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Pair, Rules
 from big_align.prepare.sampling import choose_rates, draw_pairs

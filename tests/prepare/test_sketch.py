@@ -109,8 +109,8 @@ def test_a_job_with_a_large_sketch_makes_the_same_shards(done, run, tmp_path):
 
 @pytest.mark.slow
 def test_a_small_sketch_keeps_rare_tokens_and_changes_nothing_else(done, tmp_path):
-    pipelines = pytest.importorskip("big_align.prepare.pipelines")
-    from big_align.prepare import job
+    pipelines = pytest.importorskip("big_align.prepare.on_beam.pipelines")
+    from big_align.prepare.on_beam import job
 
     rules = dataclasses.replace(Rules(), max_texts=5)
     plan = JobPlan(find_inputs(done.raw), f"{tmp_path}/out", f"{tmp_path}/work", rules=rules,

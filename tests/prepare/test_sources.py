@@ -19,7 +19,7 @@ from big_align.core.errors import UserError
 from big_align.data.sources.tar_source import TarSource
 from big_align.prepare.examination import Examination
 from big_align.prepare.inputs import FileRows, find_inputs, list_stretches
-from big_align.prepare.job import remove_work, write_quarantine
+from big_align.prepare.on_beam.job import remove_work, write_quarantine
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import PRESETS
 from big_align.prepare.steps import list_classes

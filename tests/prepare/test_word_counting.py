@@ -68,7 +68,7 @@ def test_two_processes_count_the_same(shards, tmp_path, capsys):
 
 
 def test_counts_of_text_files_are_those_of_a_loop(tmp_path):
-    from big_align.prepare import pipelines
+    from big_align.prepare.on_beam import pipelines
     from big_align.prepare.words import counting
 
     lines = ["one dog", "Two Dogs [a]", "", "one"]

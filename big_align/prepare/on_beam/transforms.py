@@ -75,38 +75,47 @@ def count_tokens(texts: Iterable[str], sampled: bool = False) -> Iterator[tuple[
 
 
 @beam.ptransform_fn
-def CountTokens(texts: beam.PCollection, sampled: bool) -> beam.PCollection:
+def CountTokens(tokens: beam.PCollection, sampled: bool) -> beam.PCollection:
     """Counts how many tokens occur how often, or estimates it from a sample of them.
 
-    Takes lists of texts; makes one dictionary: `1 7` is how many unigrams occur seven times.
+    Takes (token, count) of `count_tokens`; makes dictionaries, to be summed: `1 7` is how many
+    unigrams occur seven times.
     """
     weight = SAMPLED if sampled else 1
     return (
-        texts
-        | "Split" >> beam.FlatMap(count_tokens, sampled).with_output_types(tuple[bytes, int])
+        tokens
         | "Count" >> beam.CombinePerKey(sum)
         | "Frequency" >> beam.Map(
             lambda pair, weight=weight: {f"{pair[0][:1].decode()} {pair[1]}": weight}
         )
-        | "Histogram" >> beam.CombineGlobally(SumByName())
     )  # fmt: skip
 
 
-def _list_tokens(pair: tuple[bytes, str], bigrams: bool) -> Iterator[tuple[bytes, Any]]:
+def list_tokens(pair: tuple[bytes, str], bigrams: bool) -> Iterator[tuple[bytes, Any]]:
+    """Yields the tokens of a text, each with the text's id and how often it occurs there."""
     identity, text = pair
     words = text_rules.split_unigrams(text)
     tokens = Counter([*words, *(text_rules.pair_up(words) if bigrams else [])])
     yield from ((token.encode(), (identity, count)) for token, count in tokens.items())
 
 
+def add_up(counts: list[int]) -> list[int]:
+    """Puts counts of a token together."""
+    return [sum(counts)]
+
+
+def leave_out_texts(texts: list[tuple[bytes, int]], min_count: int) -> list[tuple[bytes, int]]:
+    """Puts texts of a token together: once it is not rare, `RareTexts` needs its count alone."""
+    total = sum(count for _, count in texts)
+    return texts if total < min_count else [(b"", total)]
+
+
 @beam.ptransform_fn
-def FindRareTexts(texts: beam.PCollection, rule: text_rules.TokenRule) -> beam.PCollection:
-    """Finds texts with a rare token; (text id, text) of all become (text id, "rare"), once."""
+def FindRareTexts(tokens: beam.PCollection, min_count: int) -> beam.PCollection:
+    """Finds texts with a rare token; `list_tokens` of all become (text id, "rare"), once."""
     return (
-        texts
-        | "Tokens" >> beam.FlatMap(_list_tokens, rule.bigrams)
-        .with_output_types(tuple[bytes, Any])
-        | "Rare" >> beam.CombinePerKey(RareTexts(rule.min_count))
+        tokens
+        | "Rare" >> beam.CombinePerKey(RareTexts(min_count))
         | "Texts" >> beam.FlatMap(lambda pair: pair[1]).with_output_types(bytes)
         | "Once" >> beam.Distinct()
         | "Tell" >> beam.Map(lambda text: (text, "rare")).with_output_types(tuple[bytes, str])

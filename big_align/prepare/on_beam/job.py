@@ -4,6 +4,7 @@ import contextlib
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,8 +24,10 @@ from big_align.prepare.sampling import NO_LANGUAGE
 from big_align.prepare.shards import name_shard
 from big_align.prepare.statistics import make_statistics
 
-WAVE_BYTES = 2**32  # images of the shards that are written at a time on one machine
+WAVE_BYTES = 2**32  # that is grouped at a time by a runner that holds it in memory
+PAIR_BYTES = 2**12  # of that for a pair, or an example beside its image, in all processes
 POLL = 0.5  # seconds
+POLLING = 0.02  # of the time goes into it, at most
 CHECKED = 100  # examples, of which one must have what is kept
 TRIED = 10  # examples that are given to the functions of the user
 IN_MEMORY = ("DirectRunner", "BundleBasedDirectRunner", "FnApiRunner")
@@ -42,7 +45,7 @@ def import_pipelines() -> Any:
         raise UserError(f"{INSTALL} ({put_in_a_line(str(error))})") from error
     finally:
         logging.disable(level)
-    from big_align.prepare import pipelines
+    from big_align.prepare.on_beam import pipelines
 
     return pipelines
 
@@ -52,7 +55,7 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
 
     `finished_before` is among them if there was nothing to do. It is a UserError if the output
     belongs to another job, another process writes into it, or nothing could be read. Runners that
-    hold in memory what is grouped get shards of at most `wave_bytes` at a time.
+    hold in memory what is grouped get about `wave_bytes` of it at a time.
     """
     pipelines = import_pipelines()
     plan.examination.load()
@@ -78,22 +81,24 @@ def _run(
     _open_first(plan, files)
     if not plan.sample:
         storage.write_json(storage.join(plan.output, "begun.json"), settings)
-    counted = plan.rules.tokens is not None or plan.sketch_width
-    marker = storage.join(plan.counted if counted else plan.facts, "done.json")
 
     def count_examined() -> tuple[int, int]:
         done = storage.list_names(storage.join(plan.facts, "facts"))
         return len(done), len(plan.list_stretches())
 
-    if not exists(marker):  # all is examined, and counted if that is needed
+    if not exists(storage.join(plan.facts, "done.json")):
         with _show_progress("examine", count_examined):
             run_pipeline(pipelines.examine, plan, files, options)
-        storage.write_json(marker, {"files": len(files)})
+        storage.write_json(storage.join(plan.facts, "done.json"), {"files": len(files)})
     classes = steps.list_classes(plan)
-    if not exists(storage.join(plan.decisions, "done.json")):
-        with _show_progress("decide", lambda: (0, 0)):
-            run_pipeline(pipelines.decide, plan, options)
-        storage.write_json(storage.join(plan.decisions, "done.json"), settings)
+    counted = plan.rules.tokens is not None or plan.sketch_width
+    grouped = [(plan.counted, pipelines.count)] * bool(counted)
+    for folder, pipeline in (*grouped, (plan.decisions, pipelines.decide)):
+        if not exists(storage.join(folder, "done.json")):
+            parts = _count_parts(plan, options, wave_bytes)
+            run_pipeline(pipeline, plan, parts, options)
+            storage.write_json(storage.join(folder, "done.json"), settings)
+            storage.remove(plan.parts_path(folder, parts))
     statistics = make_statistics(plan)
     if not plan.sample:
         _check_still_ours(plan, settings)
@@ -107,6 +112,19 @@ def _run(
         storage.write_json(storage.join(plan.output, "settings.json"), settings)
         storage.remove_unfinished(plan.output)
     return statistics
+
+
+def _holds_groups(options: Any) -> bool:
+    """Returns whether the runner holds in memory what it groups."""
+    runner = options.get_all_options().get("runner") or "DirectRunner"
+    return runner.rpartition(".")[2] in IN_MEMORY
+
+
+def _count_parts(plan: JobPlan, options: Any, wave_bytes: int) -> int:
+    """Returns in how many parts the pairs are grouped."""
+    if not _holds_groups(options):
+        return 1
+    return max(1, -(-plan.estimate_pairs() * PAIR_BYTES // wave_bytes))
 
 
 def _check_still_ours(plan: JobPlan, settings: dict[str, Any]) -> None:
@@ -228,9 +246,9 @@ def _write_shards(
     count = statistics["shards"]
     missing = _list_missing(count, plan)
     size = len(missing) or 1
-    runner = (options.get_all_options().get("runner") or "DirectRunner").rpartition(".")[2]
-    if runner in IN_MEMORY:
-        size = max(1, wave_bytes * count // max(statistics["bytes"], 1))
+    if _holds_groups(options):
+        held = statistics["bytes"] + statistics["kept_images"] * PAIR_BYTES
+        size = max(1, wave_bytes * count // max(held, 1))
 
     def count_written() -> tuple[int, int]:
         names = storage.list_names(plan.output)
@@ -256,9 +274,12 @@ def _show_progress(name: str, count: Callable[[], tuple[int, int]]) -> Iterator[
     with make_bar(desc=name, total=1, unit="part", dynamic_ncols=True) as bar:
 
         def follow() -> None:
-            while not over.wait(POLL):
+            took = 0.0
+            while not over.wait(max(POLL, took / POLLING)):
+                started = time.monotonic()
                 with contextlib.suppress(Exception):  # a file that is being written
                     done, total = count()
+                    took = time.monotonic() - started
                     if total:
                         bar.total, bar.n = total, done
                         bar.refresh()
