@@ -3,7 +3,7 @@
 For example:
   python benchmarks/prepare.py --records=20000
   python benchmarks/prepare.py --records=1000000 --workers=2 --side=16   # memory
-  python benchmarks/prepare.py --records=3000000 --workers=2 --side=0 --megabytes=1024
+  python benchmarks/prepare.py --records=3000000 --workers=2 --side=0 --megabytes=2048
 
 Real alt-texts and photographs ($BIG_ALIGN_DATA) are repeated, with a number in each text, to make
 --records records of Parquet. First the functions alone are timed, then each pipeline on

@@ -25,7 +25,7 @@ from big_align.prepare.shards import name_shard
 from big_align.prepare.statistics import make_statistics
 
 WAVE_BYTES = 2**32  # that is grouped at a time by a runner that holds it in memory
-PAIR_BYTES = 2**12  # of that for a pair, or an example beside its image, in all processes
+PAIR_BYTES = 2**13  # of that for a pair, or an example beside its image, in all processes
 POLL = 0.5  # seconds
 POLLING = 0.02  # of the time goes into it, at most
 CHECKED = 100  # examples, of which one must have what is kept
