@@ -55,3 +55,13 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 def microbatch_sharding(mesh: Mesh) -> NamedSharding:
     """Returns the placement of an array [microbatches, rows, ...] split over its rows."""
     return NamedSharding(mesh, PartitionSpec(None, BATCH_AXES))
+
+
+def part_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns the placement of rows that are split along `fsdp`, and repeated along `data`."""
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXES[1]))
+
+
+def unsummed_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns the placement of [data, rows, ...]: each device's own addends of a part's rows."""
+    return NamedSharding(mesh, PartitionSpec(*BATCH_AXES))

@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 from jaxtyping import Array, Int
 
 from big_align.parallel.devices.traced import weights_on
-from big_align.parallel.meshes import batch_sharding
+from big_align.parallel.meshes import batch_sharding, part_sharding, unsummed_sharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +114,25 @@ def map_rows(function: Callable[[Any, Any], Any], whole: Any, rows: Any, mesh: M
 
     with weights_on(None):
         return Shards.over(mesh).run(run, rows, whole)[0]
+
+
+def map_parts(
+    function: Callable[..., Any], parts: Any, rows: Any, addends: Sequence[Array], mesh: Mesh
+) -> Any:
+    """Runs a function on every device, when compiled; nothing moves but what the function sends.
+
+    It takes a device's `parts` (`part_sharding`), its rows, and its addends (`unsummed_sharding`),
+    and returns rows and as many addends.
+    """
+    part, batch, own = (
+        place(mesh).spec for place in (part_sharding, batch_sharding, unsummed_sharding)
+    )
+    each = [own] * len(addends)
+    with weights_on(mesh), weights_on(None):
+        return jax.shard_map(
+            function, mesh=mesh, in_specs=(part, batch, *each), out_specs=(batch, *each),
+            check_vma=False,
+        )(parts, rows, *addends)  # fmt: skip
 
 
 def concatenate_rows(arrays: Sequence[Array], mesh: Mesh) -> Array:

@@ -5,9 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
-from big_align.parallel.meshes import BATCH_AXES, batch_sharding, replicated
+from big_align.parallel.meshes import batch_sharding, replicated, unsummed_sharding
 from big_align.planning.jobs.requests import ITEM, JobProgram, JobRequest, TracedJob
 from big_align.planning.machines import Machine
 from big_align.use.clusters import kmeans_init, nearest_centers
@@ -87,7 +87,7 @@ def _trace_iteration(
 ) -> list[JobProgram]:
     """Traces the assignment of a chunk, and the update of the centers."""
     mesh, dim = layout.mesh, request.sized("dim")
-    programs, parts = Programs(layout, dim), NamedSharding(mesh, PartitionSpec(*BATCH_AXES))
+    programs, parts = Programs(layout, dim), unsummed_sharding(mesh)
     centers = place_centers(layout, dim)
     sums, counts = (shape(x.shape, x.dtype, parts) for x in jax.eval_shape(programs.zeros))
     x = shape((chunk, dim), jnp.float16, batch_sharding(mesh))

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from big_align.core.errors import UserError
 from big_align.models.dual_encoder import normalize
-from big_align.parallel.meshes import BATCH_AXES, batch_sharding, replicated
+from big_align.parallel.meshes import BATCH_AXES, batch_sharding, replicated, unsummed_sharding
 from big_align.use.clusters import nearest_centers
 from big_align.use.clusters.kmeans_init import ROUNDING, refuse_not_finite, scale_rows
 from big_align.use.clusters.nearest_centers import CenterLayout, Centers
@@ -74,7 +74,7 @@ class Programs:
 
     def __init__(self, layout: CenterLayout, dim: int):
         mesh, whole = layout.mesh, replicated(layout.mesh)
-        parts = NamedSharding(mesh, PartitionSpec(*BATCH_AXES))
+        parts = unsummed_sharding(mesh)
         replicas = mesh.shape[BATCH_AXES[0]]
 
         def on_device(centers: Centers, x: Array, sums: Array, counts: Array) -> tuple:

@@ -20,15 +20,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Float, Int
 
 from big_align.core.errors import UserError, check_at_least
 from big_align.models.dual_encoder import normalize
 from big_align.parallel.devices.chips import find_chip
-from big_align.parallel.devices.traced import weights_on
 from big_align.parallel.kernels import group_maxima
-from big_align.parallel.meshes import BATCH_AXES, batch_sharding, make_mesh, replicated
+from big_align.parallel.meshes import (
+    BATCH_AXES,
+    batch_sharding,
+    make_mesh,
+    part_sharding,
+    replicated,
+)
+from big_align.parallel.shards import map_parts
 
 SPLIT = BATCH_AXES[1]
 """The axis of the mesh over which centers are split."""
@@ -101,7 +107,7 @@ class CenterLayout:
     @property
     def placement(self) -> NamedSharding:
         """The placement of centers: in parts, which are repeated along the other axes."""
-        return NamedSharding(self.mesh, PartitionSpec(SPLIT))
+        return part_sharding(self.mesh)
 
     def place(self, centers: Float[np.ndarray, "k d"]) -> Float[Array, "rows d"]:
         """Splits centers over the devices; each process fills in what its devices hold."""
@@ -142,13 +148,7 @@ class CenterLayout:
         The rows, and what is returned, are split over all devices, and so is what is in addition:
         its first axis over those that have the same centers, its second with the centers.
         """
-        batch, both = PartitionSpec(BATCH_AXES), PartitionSpec(*BATCH_AXES)
-        specs = (PartitionSpec(SPLIT), batch, *[both] * len(split))
-        out = (batch, *[both] * len(split))
-        with weights_on(self.mesh), weights_on(None):
-            return jax.shard_map(
-                function, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False
-            )(centers, x, *split)
+        return map_parts(function, centers, x, split, self.mesh)
 
 
 def nearest_of_all(
