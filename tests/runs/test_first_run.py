@@ -7,7 +7,7 @@ import pytest
 
 from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError, Stopped
-from big_align.runs import check, train
+from big_align.runs import check, program, train
 from big_align.runs.workdir import read_pretrained
 from big_align.training.logs.evaluations import read_evaluations
 from big_align.training.loop import Progress
@@ -28,8 +28,9 @@ def make_config(**fields):
 
 @pytest.mark.slow
 def test_two_runs_in_one_command_are_two_runs(tmp_path, monkeypatch):
-    """But for the examples, with which the second goes on."""
+    """But for the examples and the random draws, with which the second goes on."""
     monkeypatch.setattr(train, "count_batches_before", lambda _: 0)
+    monkeypatch.setattr(program, "count_steps_before", lambda _: 0)
     config = make_config()
     train.run(config, str(tmp_path / "one"))
 
