@@ -64,6 +64,7 @@ setup(
             "moto[s3]>=5.2",
             "mypy>=1.13",
             "nbclient>=0.10",
+            "pylance>=13,<14",
             "pytest>=8",
             "pytest-xdist[psutil]>=3.6",
             "ruff>=0.6",
@@ -83,7 +84,8 @@ setup(
         # `tokenizer.shorten="syntax"` tags words by its lexicon.
         "syntax": ["textblob>=0.20"],
         # An index in a folder or a bucket that may be larger than a machine's memory.
-        "lancedb": ["lancedb>=0.40,<0.41"],
+        # pylance, of the same version, rewrites files after deletions.
+        "lancedb": ["lancedb>=0.40,<0.41", "pylance>=13,<14"],
         "serve": ["starlette>=1.7", "uvicorn>=0.30"],
         "interop": [
             "open_clip_torch>=3.2",

@@ -339,8 +339,32 @@ def test_an_approximate_search_reaches_its_recall(tmp_path, monkeypatch):
         found, scores = opened.search(IMAGES, draw(50, 2), 10, filters)
         assert np.mean([len({*one} & {*other}) for one, other in zip(true, found, strict=True)]) > 8
         assert (np.diff(scores, axis=1) <= 0).all()
+        with monkeypatch.context() as several:
+            several.setattr(lance_search, "CORES", 3)
+            several.setattr(lance_search, "TOGETHER", 9)
+            parts = opened.search(IMAGES, draw(50, 2), 10, filters)
+        np.testing.assert_array_equal(parts, (found, scores))
     with pytest.raises(UserError, match="find .* of the 10 nearest images, less than 1.01"):
         fill(address, entries, metadata, exact=False, recall=1.01)
+
+
+@pytest.mark.parametrize("has_lance", [True, False])
+def test_files_are_rewritten_without_deleted_rows(tmp_path, monkeypatch, caplog, has_lance):
+    """A search looks up every row in the deleted ones, and the engine leaves a few of them."""
+    lance = pytest.importorskip("lance", reason="needs pip install -e '.[lancedb]'")
+    address = f"lancedb:{tmp_path}/index"
+    fill(address, ENTRIES, exact=False, recall=0.1)
+    if not has_lance:
+        monkeypatch.setitem(sys.modules, "lance", None)
+    changed = [make_entry(n, version=int(n % 50 == 3)) for n in range(COUNT)]
+    fill(address, changed, exact=False, recall=0.1)
+    left = [
+        each.num_deletions
+        for kind in (IMAGES, CAPTIONS)
+        for each in lance.dataset(f"{tmp_path}/index/{kind}.lance").get_fragments()
+    ]
+    assert has_lance == (not any(left))
+    assert has_lance == ("until pylance is installed" not in caplog.text)
 
 
 def test_metadata_without_columns_and_captions_without_embeddings_are_kept(tmp_path):

@@ -6,13 +6,16 @@ rows as seem nearest the embeddings are read, all at once.
 """
 
 import math
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 from lancedb.index import IvfRq
 
+from big_align.data.loading.parallel import count_cores
 from big_align.use.search.stores.exact_search import rescore, search_blocks
 from big_align.use.search.stores.lance_tables import as_vectors
 from big_align.use.search.stores.scann_rows import count_leaves
@@ -30,6 +33,10 @@ SMALLEST = 2048
 LEAST = 256
 """With fewer rows, partitions cannot be trained."""
 BATCH = 8192
+TOGETHER = 64
+"""Queries that are asked for at once: the engine goes through them on one core."""
+CORES = count_cores()
+os.environ.setdefault("LANCE_CPU_THREADS", str(CORES))  # else two cores are left to reading
 
 
 class LanceSettings(NamedTuple):
@@ -118,15 +125,24 @@ class LanceSearch:
             return self.search_exactly(queries, k, where)
         searched = math.ceil(settings.searched * math.sqrt(total / allowed))
         settings = settings._replace(searched=min(settings.partitions, searched))
-        wanted = k * settings.reordered
-        while wanted < allowed:
-            numbers, scores, full = self._ask(queries, k, wanted, settings, where)
-            if (numbers >= 0).all():
-                return numbers, scores
-            if not full:  # the partitions have too few
-                break
-            wanted *= 2  # several rows have the same number
-        return self.search_exactly(queries, k, where)
+
+        def find_part(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            wanted = k * settings.reordered
+            while wanted < allowed:
+                numbers, scores, full = self._ask(part, k, wanted, settings, where)
+                if (numbers >= 0).all():
+                    return numbers, scores
+                if not full:  # the partitions have too few
+                    break
+                wanted *= 2  # several rows have the same number
+            return self.search_exactly(part, k, where)
+
+        if len(queries) < 2 * TOGETHER or CORES == 1:
+            return find_part(queries)
+        parts = np.array_split(queries, min(2 * CORES, len(queries) // TOGETHER))
+        with ThreadPoolExecutor(CORES) as pool:
+            numbers, scores = zip(*pool.map(find_part, parts), strict=True)
+        return np.concatenate(numbers), np.concatenate(scores)
 
     def _ask(
         self,
@@ -152,8 +168,7 @@ class LanceSearch:
         rows, places = np.unique(found["_rowid"].to_numpy(), return_inverse=True)
         taken = self._table.take_row_ids(rows.tolist()).select([self._key, VECTOR]).with_row_id()
         table = taken.to_arrow().sort_by(self._key)
-        back = {row: place for place, row in enumerate(table["_rowid"].to_pylist())}
-        order = np.array([back[row] for row in rows.tolist()])
+        order = np.argsort(table["_rowid"].to_numpy())
         query = found["query_index"].to_numpy() if "query_index" in found.column_names else 0
         query = np.broadcast_to(query, len(places)).astype(np.int64)
         candidates = np.full((len(queries), wanted), -1)

@@ -95,9 +95,9 @@ class LanceWriter:
     def __init__(self, tables: LanceTables, info: dict[str, Any]):
         self._all, self.info = tables, info
         self._tables = {kind: tables.open(kind) for kind in KINDS}
+        self._blocks, self._dropped = 0, False
         with telling(tables.place):
             self._mend()
-        self._blocks = 0
         self._seen: dict[str, None] = {}  # columns of the metadata, in their order
         self._begin([])
 
@@ -129,6 +129,7 @@ class LanceWriter:
     def _drop(self, ids: Sequence[int]) -> None:
         """Deletes images; one is there until its captions are not."""
         for part in _split(ids):
+            self._dropped = True
             for kind in (CAPTIONS, IMAGES):
                 self._tables[kind].delete(among("id", part))
 
@@ -305,6 +306,22 @@ class LanceWriter:
         for table in self._tables.values():
             table.optimize(cleanup_older_than=KEPT if self.info["generation"] else BUILT)
 
+    def _rewrite(self) -> None:
+        """Rewrites files that have deleted rows, since each row of a search is looked up there."""
+        try:
+            import lance  # noqa: F401
+        except ImportError:
+            if self._dropped:
+                logging.warning(
+                    "lancedb:%s: rows were deleted, of which searches may be five times slower "
+                    "until pylance is installed (pip install -e '.[lancedb]') and the index is "
+                    "brought up to date",
+                    self._all.place,
+                )
+            return
+        for table in self._tables.values():
+            table.compact_files(materialize_deletions_threshold=0.0)
+
     def finish(self, gone: Sequence[str], goal: SearchGoal) -> int:
         """Drops what is gone, and prepares the search; returns how many images are gone."""
         with telling(self._all.place):
@@ -325,6 +342,7 @@ class LanceWriter:
         return len(ids)
 
     def _prepare(self, goal: SearchGoal) -> None:
+        self._rewrite()
         self._optimize()
         search = {kind: self._prepare_kind(kind, goal) for kind in KINDS}
         counts = {kind: table.count_rows() for kind, table in self._tables.items()}
