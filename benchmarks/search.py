@@ -61,7 +61,7 @@ class Method(NamedTuple):
 
     search: Callable[[np.ndarray, int | None], np.ndarray]  # queries, and the percent of the rows
     settings: str = ""  # in words
-    update: Callable[[], None] | None = None  # of 1% of the rows
+    update: Callable[[], Any] | None = None  # of 1% of the rows; returns the search of what is new
     filters: bool = True  # whether it can
 
 
@@ -184,10 +184,11 @@ def prepare_ours(data: Data, options: argparse.Namespace, path: pathlib.Path, bu
         mask = None if share is None else data.share < share
         return store.find("images", given, K, mask)[0]
 
-    def update() -> None:
+    def update() -> Any:
         rows = np.array(data.rows)
         rows[::100] = rows[1::100][: len(rows[::100])]
         build_once(rows)
+        return search
 
     _, searched, reordered = chosen.settings
     return Method(search, f"{searched} of {leaves} leaves, {reordered * K} again", update)
@@ -229,16 +230,24 @@ def prepare_lance(
             to.finish([], goal)
 
     build(bring_up_to_date)
-    opened = store.open_store(f"lancedb:{path}")
-    noted = opened.info["search"]["images"]
 
-    # Rows of a first build are numbered in their order.
-    def search(given: np.ndarray, share: int | None) -> np.ndarray:
-        return opened.search("images", given, K, [] if share is None else [f"share<{share}"])[0]
+    def reopen() -> tuple[Any, dict[str, Any]]:
+        opened = store.open_store(f"lancedb:{path}")
 
+        # Rows of a first build are numbered in their order.
+        def search(given: np.ndarray, share: int | None) -> np.ndarray:
+            return opened.search("images", given, K, [] if share is None else [f"share<{share}"])[0]
+
+        return search, opened.info["search"]["images"]
+
+    def update() -> Any:
+        bring_up_to_date()
+        return reopen()[0]
+
+    search, noted = reopen()
     told = f"{noted.get('searched')} of {noted.get('partitions')} partitions, "
     told += f"{K * noted.get('reordered', 0)} again"
-    return Method(search, told, bring_up_to_date)
+    return Method(search, told, update)
 
 
 def prepare_faiss(
@@ -343,7 +352,9 @@ def serve(name: str, options: argparse.Namespace, folder: pathlib.Path, connecti
     for given, share in iter(connection.recv, None):
         if given == "update":
             noted.unlink()  # what is there is no longer what was built
-            connection.send(measuring.time_once(method.update))
+            begin = time.perf_counter()
+            method = method._replace(search=method.update())
+            connection.send(time.perf_counter() - begin)
             continue
         few = data.queries[: 20 if given == "alone" else len(data.queries)]
         parts = few[:, None] if given == "alone" else [few]
@@ -400,10 +411,13 @@ def run(options: argparse.Namespace, folder: pathlib.Path) -> None:
             for name, process in methods.items():
                 if question[1] in process.facts["recalls"]:
                     times[name][question].append(process.ask(*question))
-    updates = {
-        name: f"{process.ask('update', None):.0f}" if process.facts["updates"] else ""
-        for name, process in methods.items()
-    }
+    updates = {name: ("", "") for name in methods}
+    for name, process in methods.items():
+        if process.facts["updates"]:
+            seconds = process.ask("update", None)
+            process.ask("many", None)
+            after = np.median([process.ask("many", None) for _ in range(options.rounds)])
+            updates[name] = f"{seconds:.0f}", f"{1 / after:.0f}"
     for process in methods.values():
         process.end()
     rates = {
@@ -425,7 +439,7 @@ def run(options: argparse.Namespace, folder: pathlib.Path) -> None:
         return (
             name, f"{rate['many', None]:.0f}", rate["many", None] / fastest,
             f"{1000 / rate['alone', None]:.1f}", found, *filtered, f"{facts['memory']:.0f}", *built,
-            f"{facts['disk']:.0f}", updates[name], facts["settings"],
+            f"{facts['disk']:.0f}", *updates[name], facts["settings"],
         )  # fmt: skip
 
     title = f"{options.data}, {options.count} x {options.dim}, {options.queries} queries at a "
@@ -438,6 +452,7 @@ def run(options: argparse.Namespace, folder: pathlib.Path) -> None:
         "peak (MiB)",
         "disk (MiB)",
         "1% anew (s)",
+        "queries/s then",
         "",
     )
     measuring.print_table(columns, map(describe, methods), title)
