@@ -14,13 +14,14 @@ embeddings).
 
 DirectRunner itself keeps in memory what it groups. With --workers the stages are in other
 processes, as they are on a cluster, and the memory of the largest is printed for each pipeline,
-beside that of the process that runs them. A job bounds both by going through pairs in parts and
-through shards in waves, of --megabytes as by its flag --wave_megabytes. --side makes the
+beside that of the process that runs them. A job bounds both by going through pairs and shards in
+parts, of --megabytes as by its flag --part_megabytes. --side makes the
 photographs smaller and all of them different: as many images as records, in minutes. With --side=0
 there are no images: what is found out about them is made up, and counted and decided about, which
 is faster still.
 """
 
+import collections
 import contextlib
 import dataclasses
 import io
@@ -47,7 +48,7 @@ from big_align.data import boundary
 from big_align.data.shared import storage
 from big_align.prepare import inputs, text_rules
 from big_align.prepare.examination import Examination, identify_image
-from big_align.prepare.on_beam import job
+from big_align.prepare.on_beam import job, parts
 from big_align.prepare.plan import JobPlan
 from big_align.prepare.rules import Rules
 from big_align.prepare.statistics import make_statistics
@@ -56,11 +57,15 @@ ALIGN_PAIRS = 1.8e9
 
 
 class Watch(threading.Thread):
-    """Notes the most memory of this process and of one that it has started, in MB."""
+    """Notes the most memory of this process and of one that it has started, in MB.
+
+    A fork that has not begun its own program yet is this process once more, and does not count.
+    """
 
     def __init__(self):
         super().__init__(daemon=True)
         self.peak, self.own, self._over = 0.0, 0.0, threading.Event()
+        self._program = pathlib.Path("/proc/self/cmdline").read_bytes()
 
     def run(self) -> None:
         """Looks ten times a second."""
@@ -68,8 +73,11 @@ class Watch(threading.Thread):
             family = measuring.read_family(os.getpid())
             own = family.pop(os.getpid(), {})
             self.own = max(self.own, int(own.get("VmRSS", "0 kB").split()[0]) / 2**10)
-            sizes = [int(told.get("VmHWM", "0 kB").split()[0]) for told in family.values()]
-            self.peak = max([self.peak, *(size / 2**10 for size in sizes)])
+            for pid, told in family.items():
+                with contextlib.suppress(OSError):  # it has just ended
+                    size = int(told.get("VmHWM", "0 kB").split()[0]) / 2**10
+                    if pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() != self._program:
+                        self.peak = max(self.peak, size)
 
     def __enter__(self) -> "Watch":
         self.start()
@@ -87,6 +95,7 @@ class Cost(NamedTuple):
     shuffled: float  # bytes per record that are grouped by a key: they go from worker to worker
     memory: float  # of the largest worker at its peak, in MB
     runner: float  # memory of the process that runs them at its peak, in MB
+    stages: dict[str, float]  # `memory`, of each grouping
 
 
 @contextlib.contextmanager
@@ -105,6 +114,25 @@ def count_shuffled() -> Iterator[list[int]]:
         yield sizes
     finally:
         GroupingBuffer.append = append
+
+
+@contextlib.contextmanager
+def watch_stages() -> Iterator[dict[str, float]]:
+    """Yields the memory of the largest worker at its peak, in MB, of each grouping meanwhile."""
+    run_once, peaks = parts._run_once, collections.defaultdict(float)
+
+    def watch(path: str, *arguments: Any) -> Any:
+        with Watch() as watched:
+            notes = run_once(path, *arguments)
+        name = pathlib.Path(path).name.rpartition("-")[0]
+        peaks[name] = max(peaks[name], watched.peak)
+        return notes
+
+    parts._run_once = watch
+    try:
+        yield peaks
+    finally:
+        parts._run_once = run_once
 
 
 @contextlib.contextmanager
@@ -211,30 +239,31 @@ def make_facts(plan: JobPlan, data: pathlib.Path, records: int) -> None:
 
 
 def time_pipelines(
-    plan: JobPlan, options: Any, records: int, wave_bytes: int, images: bool
+    plan: JobPlan, options: Any, records: int, part_bytes: int, images: bool
 ) -> dict[str, Cost]:
     """Returns what each pipeline takes on DirectRunner."""
     pipelines, costs = job.import_pipelines(), {}
 
     def measure(name: str, run: Callable[[], None]) -> None:
         started = read_clock()
-        with Watch() as watch, count_shuffled() as sizes:
+        with Watch() as watch, count_shuffled() as sizes, watch_stages() as stages:
             run()
         seconds = (read_clock() - started) / records
-        costs[name] = Cost(seconds, sum(sizes) / records, watch.peak, watch.own)
+        costs[name] = Cost(seconds, sum(sizes) / records, watch.peak, watch.own, stages)
 
     if images:
         files = list(range(len(plan.inputs.paths)))
         measure("examine", lambda: pipelines.examine(plan, files, options))
-    parts = job._count_parts(plan, options, wave_bytes)
-    measure("count tokens", lambda: pipelines.count(plan, parts, options))
-    measure("decide", lambda: pipelines.decide(plan, parts, options))
+    size = plan.estimate_pairs() * job.PAIR_BYTES
+    count = job._count_parts(size, options, part_bytes)
+    measure("count tokens", lambda: pipelines.count(plan, count, options))
+    measure("decide", lambda: pipelines.decide(plan, count, options))
     found = make_statistics(plan)
     if images:
-        given = plan, pipelines, options, found, wave_bytes
+        given = plan, pipelines, options, found, part_bytes
         measure("write shards", lambda: job._write_shards(*given))
     kept, pairs = found["kept_pairs"], found["pairs"]
-    print(f"{kept:,} of {pairs:,} pairs kept, {found['shards']} shards; {parts} parts")
+    print(f"{kept:,} of {pairs:,} pairs kept, {found['shards']} shards; {count} parts")
     return costs
 
 
@@ -249,7 +278,7 @@ def main() -> None:
     parser = measuring.make_parser(__doc__, records=20_000)
     parser.add_argument("--workers", type=int, default=0, help="worker processes of the runner")
     parser.add_argument("--side", type=int, help="of the photographs in pixels (as they are)")
-    megabytes = job.WAVE_BYTES // 2**20
+    megabytes = job.PART_BYTES // 2**20
     parser.add_argument("--megabytes", type=int, default=megabytes, help="(%(default)s)")
     options = parser.parse_args()
     data = pathlib.Path(os.environ.get("BIG_ALIGN_DATA", "../shared/data"))
@@ -287,6 +316,9 @@ def main() -> None:
     for name, cost in costs.items() if options.workers else ():
         told = f"{cost.memory:,.0f} MB; of the process that runs it: {cost.runner:,.0f} MB"
         print(f"memory of the largest worker, {name}: {told}")
+        print(
+            "".join(f"  {stage}: {size:,.0f} MB\n" for stage, size in cost.stages.items()), end=""
+        )
 
 
 if __name__ == "__main__":

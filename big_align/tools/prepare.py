@@ -95,9 +95,9 @@ def make_parser() -> argparse.ArgumentParser:
         "(%(default)s)")  # fmt: skip
     add("--work", help="a folder for intermediate files, which is kept (default: OUTPUT/work, "
         "which is deleted at the end)")  # fmt: skip
-    add("--wave_megabytes", type=int, default=4096,
+    add("--part_megabytes", type=int, default=4096,
         help="MiB that DirectRunner may hold of what it groups, in all its processes: it goes "
-        "through pairs in parts and through shards in waves (%(default)s)")  # fmt: skip
+        "through pairs and shards in parts (%(default)s)")  # fmt: skip
     return parser
 
 
@@ -133,7 +133,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> None:
 
     logging.set_verbosity(logging.ERROR)  # each of thousands of files would log what it holds
     rules = make_rules(options)
-    command.check_least(options, shard_size=1, sample=1, wave_megabytes=1)
+    command.check_least(options, shard_size=1, sample=1, part_megabytes=1)
     if not options.output:  # as of a variable of the shell that is not set: never the root
         raise WrongValue("--output= is empty; name the folder for shards and the report")
     width = choose_width(options.sketch_megabytes)
@@ -158,7 +158,7 @@ def prepare(options: argparse.Namespace, flags: list[str]) -> None:
         sketch_width=width if options.counts == "sketch" else 0,
         shard_format=options.format,
     )
-    found = job.run(plan, beam, options.wave_megabytes * 2**20)
+    found = job.run(plan, beam, options.part_megabytes * 2**20)
     if not options.work:
         job.remove_work(plan)
     print(job.tell(plan, found))

@@ -148,15 +148,15 @@ def test_a_job_goes_on_at_the_part_where_it_was_killed(run, monkeypatch, tmp_pat
     assert not (tmp_path / "killed" / "work").exists()
 
 
-def test_the_number_of_parts_follows_from_the_pairs_and_the_memory(done):
+def test_the_number_of_parts_follows_from_the_size_and_the_memory(done):
     folder = pathlib.Path(done.output).parent
     rules = dataclasses.replace(Rules(), max_texts=5)
     plan = JobPlan(find_inputs(done.raw), done.output, f"{folder}/work", rules=rules)
-    pairs = plan.estimate_pairs()
-    assert pairs == json.loads(read_output(done.output)["statistics.json"])["pairs"]
-    direct = pipelines.read_options([])
-    whole = pairs * job.PAIR_BYTES
+    pairs = json.loads(read_output(done.output)["statistics.json"])["pairs"]
+    assert plan.estimate_pairs() == pairs
+    direct, whole = pipelines.read_options([]), 60_000
     for given, count in ((whole, 1), (whole - 1, 2), (whole // 7 + 1, 7), (1, whole)):
-        assert job._count_parts(plan, direct, given) == count
+        assert job._count_parts(whole, direct, given) == count
+    assert job._count_parts(0, direct, 1) == 1
     other = direct.from_dictionary({"runner": "apache_beam.runners.dask.dask_runner.DaskRunner"})
-    assert job._count_parts(plan, other, 1) == 1
+    assert job._count_parts(whole, other, 1) == 1

@@ -24,8 +24,9 @@ from big_align.prepare.sampling import NO_LANGUAGE
 from big_align.prepare.shards import name_shard
 from big_align.prepare.statistics import make_statistics
 
-WAVE_BYTES = 2**32  # that is grouped at a time by a runner that holds it in memory
+PART_BYTES = 2**32  # that is grouped at a time by a runner that holds it in memory
 PAIR_BYTES = 2**13  # of that for a pair, or an example beside its image, in all processes
+IMAGE_COPIES = 13  # in all processes, of the images of shards that are grouped
 POLL = 0.5  # seconds
 POLLING = 0.02  # of the time goes into it, at most
 CHECKED = 100  # examples, of which one must have what is kept
@@ -50,12 +51,12 @@ def import_pipelines() -> Any:
     return pipelines
 
 
-def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, Any]:
+def run(plan: JobPlan, options: Any, part_bytes: int = PART_BYTES) -> dict[str, Any]:
     """Runs a job, or the rest of it, with Beam's options; returns its statistics.
 
     `finished_before` is among them if there was nothing to do. It is a UserError if the output
     belongs to another job, another process writes into it, or nothing could be read. Runners that
-    hold in memory what is grouped get about `wave_bytes` of it at a time.
+    hold in memory what is grouped get about `part_bytes` of it at a time.
     """
     pipelines = import_pipelines()
     plan.examination.load()
@@ -67,11 +68,11 @@ def run(plan: JobPlan, options: Any, wave_bytes: int = WAVE_BYTES) -> dict[str, 
         return done | {"finished_before": True}
     alone = contextlib.nullcontext() if plan.sample else storage.own_folder(plan.output)
     with alone:
-        return _run(plan, options, pipelines, settings, wave_bytes)
+        return _run(plan, options, pipelines, settings, part_bytes)
 
 
 def _run(
-    plan: JobPlan, options: Any, pipelines: Any, settings: dict[str, Any], wave_bytes: int
+    plan: JobPlan, options: Any, pipelines: Any, settings: dict[str, Any], part_bytes: int
 ) -> dict[str, Any]:
     """Runs what `run` has to run, alone in its output if that is on this machine."""
     files = list(range(len(plan.inputs.paths)))
@@ -95,14 +96,14 @@ def _run(
     grouped = [(plan.counted, pipelines.count)] * bool(counted)
     for folder, pipeline in (*grouped, (plan.decisions, pipelines.decide)):
         if not exists(storage.join(folder, "done.json")):
-            parts = _count_parts(plan, options, wave_bytes)
+            parts = _count_parts(plan.estimate_pairs() * PAIR_BYTES, options, part_bytes)
             run_pipeline(pipeline, plan, parts, options)
             storage.write_json(storage.join(folder, "done.json"), settings)
             storage.remove(plan.parts_path(folder, parts))
     statistics = make_statistics(plan)
     if not plan.sample:
         _check_still_ours(plan, settings)
-        _write_shards(plan, pipelines, options, statistics, wave_bytes)
+        _write_shards(plan, pipelines, options, statistics, part_bytes)
     write_quarantine(plan)
     if classes and not plan.sample:
         storage.write_text(storage.join(plan.output, "classes.txt"), "\n".join([*classes, ""]))
@@ -120,11 +121,9 @@ def _holds_groups(options: Any) -> bool:
     return runner.rpartition(".")[2] in IN_MEMORY
 
 
-def _count_parts(plan: JobPlan, options: Any, wave_bytes: int) -> int:
-    """Returns in how many parts the pairs are grouped."""
-    if not _holds_groups(options):
-        return 1
-    return max(1, -(-plan.estimate_pairs() * PAIR_BYTES // wave_bytes))
+def _count_parts(size: int, options: Any, part_bytes: int) -> int:
+    """Returns in how many parts something is grouped that takes so many bytes in memory."""
+    return max(1, -(-size // part_bytes)) if _holds_groups(options) else 1
 
 
 def _check_still_ours(plan: JobPlan, settings: dict[str, Any]) -> None:
@@ -241,22 +240,19 @@ def run_pipeline(pipeline: Callable[..., None], *arguments: Any) -> None:
 
 
 def _write_shards(
-    plan: JobPlan, pipelines: Any, options: Any, statistics: dict[str, Any], wave_bytes: int
+    plan: JobPlan, pipelines: Any, options: Any, statistics: dict[str, Any], part_bytes: int
 ) -> None:
     count = statistics["shards"]
-    missing = _list_missing(count, plan)
-    size = len(missing) or 1
-    if _holds_groups(options):
-        held = statistics["bytes"] + statistics["kept_images"] * PAIR_BYTES
-        size = max(1, wave_bytes * count // max(held, 1))
+    held = statistics["bytes"] * IMAGE_COPIES + statistics["kept_images"] * PAIR_BYTES
+    parts = min(_count_parts(held, options, part_bytes), max(count, 1))
 
     def count_written() -> tuple[int, int]:
         names = storage.list_names(plan.output)
         return sum(is_shard(name, plan.shard_format) for name in names), count
 
-    with _show_progress("write shards", count_written):
-        for start in range(0, len(missing), size):
-            run_pipeline(pipelines.write, plan, missing[start : start + size], options)
+    if missing := _list_missing(count, plan):
+        with _show_progress("write shards", count_written):
+            run_pipeline(pipelines.write, plan, missing, count, parts, options)
     if lost := _list_missing(count, plan):
         raise UserError(f"{len(lost)} shards are not there, such as {plan.shard_path(lost[0])}; "
                         "run the same command again")  # fmt: skip

@@ -126,19 +126,20 @@ class Stage(NamedTuple):
 
 
 def run_stages(
-    stages: Sequence[Stage], folder: str, parts: int, options: PipelineOptions, told: str
+    stages: Sequence[Stage], folder: str, parts: int, options: PipelineOptions, told: str = ""
 ) -> Notes:
     """Runs what has not been run of some stages; returns the sums of all their notes.
 
     Each has notes in the folder, of each part, once that is done. With one part everything is one
-    pipeline, and nothing else is in files. `told` is what the progress is of.
+    pipeline, and nothing else is in files. `told` is what the progress is of, if it is shown.
     """
     rounds = [([stage], stage.name, parts if stage.split else 1) for stage in stages]
     if parts == 1:
         rounds = [(list(stages), "all", 1)]
     found: Notes = {}
     total = sum(count for *_, count in rounds)
-    with make_bar(desc=told, total=total, unit="part", dynamic_ncols=True) as bar:
+    shown = dict(desc=told, total=total, unit="part", dynamic_ncols=True, disable=not told)
+    with make_bar(**shown) as bar:
         for some, name, count in rounds:
             noted = []
             for part in range(count):

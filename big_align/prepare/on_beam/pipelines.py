@@ -128,15 +128,32 @@ def _count_tokens(flow: Flow, plan: JobPlan) -> None:
     flow.note("tokens", tokens | "Tokens" >> transforms.CountTokens(bool(plan.sketch_width)))
 
 
-def write(plan: JobPlan, wanted: list[int], options: PipelineOptions) -> None:
-    """Writes the wanted shards."""
-    chosen = frozenset(wanted)
+def write(
+    plan: JobPlan, wanted: list[int], shards: int, parts: int, options: PipelineOptions
+) -> None:
+    """Writes the wanted ones of so many shards, in parts, for which the input is read once."""
+    read = functools.partial(_read_members, plan=plan, wanted=frozenset(wanted), shards=shards)
+    write = functools.partial(_write_shards, plan=plan)
+    stages = [Stage("members", read, split=False), Stage("shards", write, last=("members",))]
+    folder = plan.parts_path(storage.join(plan.decisions, "shards"), parts)
+    run_stages(stages, folder, parts, options)
+    storage.remove(folder)
+
+
+def _read_members(flow: Flow, plan: JobPlan, wanted: frozenset[int], shards: int) -> None:
+    members = (
+        list_stretches(flow.pipeline, plan)
+        | "Read" >> beam.FlatMap(steps.read_members, plan, wanted)
+        .with_output_types(tuple[int, Any])
+    )  # fmt: skip
+    flow.give("members", members, lambda member: (member[0] << 32) // shards)
+
+
+def _write_shards(flow: Flow, plan: JobPlan) -> None:
     counts = storage.read_json(storage.join(plan.decisions, "counts.json")) or {}
-    with beam.Pipeline(options=options) as pipeline:
-        (
-            list_stretches(pipeline, plan)
-            | "Read" >> beam.FlatMap(steps.read_members, plan, chosen)
-            .with_output_types(tuple[int, Any])
-            | "By shard" >> beam.GroupByKey()
-            | "Write" >> beam.Map(steps.write_shard, plan, counts.get("examples", 0))
-        )  # fmt: skip
+    written = (
+        flow.take("members", tuple[int, Any])
+        | "By shard" >> beam.GroupByKey()
+        | "Write" >> beam.Map(steps.write_shard, plan, counts.get("examples", 0))
+    )
+    flow.note("written", written | "No more" >> beam.Map(lambda _: {}))

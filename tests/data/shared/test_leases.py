@@ -16,14 +16,6 @@ UNIT = "000000-a.tar"
 FIRST = LeaseName(UNIT, 0)
 
 
-@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.slow)])
-def folder(request, tmp_path):
-    if request.param == "bucket":
-        request.getfixturevalue("bucket")
-        return "s3://pairs/work"
-    return str(tmp_path / "work")
-
-
 class Clock:
     def __init__(self):
         self.now = 0.0

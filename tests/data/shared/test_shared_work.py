@@ -15,14 +15,6 @@ UNITS = [Unit(f"u{n}", (f"u{n}.keys", f"u{n}.npy"), n + 1) for n in range(COUNT)
 WHOLE = sorted(name for unit in UNITS for name in unit.files)
 
 
-@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.slow)])
-def folder(request, tmp_path):
-    if request.param == "bucket":
-        request.getfixturevalue("bucket")
-        return "s3://pairs/work"
-    return str(tmp_path / "work")
-
-
 @pytest.fixture
 def short(monkeypatch):
     monkeypatch.setattr(leases, "SECONDS", 0.4)

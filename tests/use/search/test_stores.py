@@ -349,8 +349,8 @@ def test_an_approximate_search_reaches_its_recall(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("has_lance", [True, False])
-def test_files_are_rewritten_without_deleted_rows(tmp_path, monkeypatch, caplog, has_lance):
-    """A search looks up every row in the deleted ones, and the engine leaves a few of them."""
+def test_an_update_leaves_neither_deleted_rows_nor_pieces(tmp_path, monkeypatch, caplog, has_lance):
+    """A search looks up every row in the deleted ones, and goes through each piece of the codes."""
     lance = pytest.importorskip("lance", reason="needs pip install -e '.[lancedb]'")
     address = f"lancedb:{tmp_path}/index"
     fill(address, ENTRIES, exact=False, recall=0.1)
@@ -363,7 +363,9 @@ def test_files_are_rewritten_without_deleted_rows(tmp_path, monkeypatch, caplog,
         for kind in (IMAGES, CAPTIONS)
         for each in lance.dataset(f"{tmp_path}/index/{kind}.lance").get_fragments()
     ]
+    table = lancedb.connect(f"{tmp_path}/index").open_table(IMAGES)
     assert has_lance == (not any(left))
+    assert table.index_stats("vector_idx").num_indices == 2 - has_lance
     assert has_lance == ("until pylance is installed" not in caplog.text)
 
 

@@ -157,37 +157,25 @@ class LanceSearch:
         Returns numbers, of which -1 is none, cosines, and whether there were as many rows.
         """
         given = queries[0] if len(queries) == 1 else list(queries)
-        asked = self._table.search(given, vector_column_name=VECTOR)
-        asked = asked.distance_type("l2").limit(wanted).with_row_id(True).select(["_distance"])
+        asked = self._table.search(given, vector_column_name=VECTOR).distance_type("l2")
+        asked = asked.limit(wanted).select([self._key, VECTOR, "_distance"])
         asked = asked.minimum_nprobes(settings.searched).maximum_nprobes(settings.searched)
         if where is not None:
             asked = asked.where(where)
         found = asked.to_arrow()
-        if not len(found):
-            return np.full((len(queries), k), -1), np.zeros((len(queries), k), np.float32), False
-        rows, places = np.unique(found["_rowid"].to_numpy(), return_inverse=True)
-        taken = self._table.take_row_ids(rows.tolist()).select([self._key, VECTOR]).with_row_id()
-        table = taken.to_arrow().sort_by(self._key)
-        order = np.argsort(table["_rowid"].to_numpy())
-        query = found["query_index"].to_numpy() if "query_index" in found.column_names else 0
-        query = np.broadcast_to(query, len(places)).astype(np.int64)
+        query, numbers = np.zeros(len(found), np.int64), found[self._key].to_numpy()
+        if "query_index" in found.column_names:
+            query = found["query_index"].to_numpy().astype(np.int64)
+        order = np.lexsort((numbers, query))
+        query, numbers = query[order], numbers[order]
+        new = np.ones(len(order), bool)
+        new[1:] = (query[1:] != query[:-1]) | (numbers[1:] != numbers[:-1])
+        slots = np.arange(len(order)) - np.searchsorted(query, query)
         candidates = np.full((len(queries), wanted), -1)
-        by_query = np.argsort(query, kind="stable")
-        starts = np.searchsorted(query[by_query], np.arange(len(queries)))
-        slots = np.arange(len(query)) - starts[query[by_query]]
-        candidates[query[by_query], slots] = order[places[by_query]]
-        numbers = table[self._key].to_numpy()
-        if self._repeats:
-            first = np.searchsorted(numbers, numbers)  # of equal numbers
-            candidates = _keep_first(np.where(candidates >= 0, first[candidates], -1))
-        best, scores = rescore(queries, as_vectors(table[VECTOR]), candidates, k)
+        candidates[query[new], slots[new]] = np.flatnonzero(new)
+        if not len(found):
+            return candidates[:, :k], np.zeros((len(queries), k), np.float32), False
+        best, scores = rescore(queries, as_vectors(found[VECTOR])[order], candidates, k)
         there = np.isfinite(scores)
-        full = len(query) == wanted * len(queries)
+        full = len(found) == wanted * len(queries)
         return np.where(there, numbers[np.maximum(best, 0)], -1), scores, full
-
-
-def _keep_first(candidates: Int[np.ndarray, "q c"]) -> Int[np.ndarray, "q c"]:
-    """Returns candidates each of which is there once; in place of others is -1."""
-    ordered = np.sort(candidates, axis=1)
-    ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = -1
-    return ordered

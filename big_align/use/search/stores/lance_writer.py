@@ -306,8 +306,12 @@ class LanceWriter:
         for table in self._tables.values():
             table.optimize(cleanup_older_than=KEPT if self.info["generation"] else BUILT)
 
-    def _rewrite(self) -> None:
-        """Rewrites files that have deleted rows, since each row of a search is looked up there."""
+    def _join(self) -> None:
+        """Rewrites what deletions and additions have split, as a search looks into each piece.
+
+        Deleted rows leave their files, of which the engine keeps a few for good, and rows that were
+        added join the codes of the others.
+        """
         try:
             import lance  # noqa: F401
         except ImportError:
@@ -318,9 +322,18 @@ class LanceWriter:
                     "brought up to date",
                     self._all.place,
                 )
+            self._optimize()
             return
         for table in self._tables.values():
             table.compact_files(materialize_deletions_threshold=0.0)
+        self._optimize()
+        for table in self._tables.values():
+            for index in table.list_indices():
+                parts = table.index_stats(index.name).num_indices
+                if index.columns == [VECTOR] and parts > 1:
+                    given = dict(num_indices_to_merge=parts, index_names=[index.name])
+                    table.to_lance().optimize.optimize_indices(**given)
+                    table.checkout_latest()
 
     def finish(self, gone: Sequence[str], goal: SearchGoal) -> int:
         """Drops what is gone, and prepares the search; returns how many images are gone."""
@@ -342,8 +355,7 @@ class LanceWriter:
         return len(ids)
 
     def _prepare(self, goal: SearchGoal) -> None:
-        self._rewrite()
-        self._optimize()
+        self._join()
         search = {kind: self._prepare_kind(kind, goal) for kind in KINDS}
         counts = {kind: table.count_rows() for kind, table in self._tables.items()}
         done = {"generation": self.info["generation"] + 1, "search": search, "wanted": goal.note()}

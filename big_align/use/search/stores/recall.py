@@ -47,12 +47,13 @@ def choose_settings(
 ) -> tuple[Attempt, dict[str, float]]:
     """Chooses the fastest settings whose recall reaches a target for every kind of query.
 
-    Each query comes with the number of its own row, which does not count as found; -1 if it has
-    none. Returns the settings, with the lowest recall among the kinds, and the recall of each kind.
-    If no settings reach the target, those with the highest recall.
+    Each query comes with the number of its own row, which does not count as found, so that one more
+    is asked for; -1 if it has none. Returns the settings, with the lowest recall among the kinds,
+    and the recall of each kind. If no settings reach the target, those with the highest recall.
     """
+    wanted = {kind: K + bool((own >= 0).any()) for kind, (_, own) in queries.items()}
     true = {
-        kind: _leave_out(search_exactly(given, K + 1), own)
+        kind: _leave_out(search_exactly(given, wanted[kind]), own)
         for kind, (given, own) in queries.items()
     }
     best: tuple[Attempt, dict[str, float]] | None = None
@@ -61,7 +62,7 @@ def choose_settings(
             recalls, seconds, count = {}, 0.0, 0
             for kind, (given, own) in queries.items():
                 begin = time.perf_counter()
-                found = rows.search(given, K + 1, settings)
+                found = rows.search(given, wanted[kind], settings)
                 seconds += time.perf_counter() - begin
                 count += len(given)
                 recalls[kind] = measure_recall(_leave_out(found, own), true[kind])
@@ -93,7 +94,9 @@ def _is_better(here: Attempt, there: Attempt, target: float) -> bool:
 
 
 def _leave_out(found: Int[np.ndarray, "q _"], own: Int[np.ndarray, "q"]) -> Int[np.ndarray, "q _"]:
-    """Drops the query itself from its neighbors, or else the last of them."""
+    """Drops the query itself from its neighbors, or else the last; nothing if no query is a row."""
+    if not (own >= 0).any():
+        return found
     last = np.arange(found.shape[1]) == found.shape[1] - 1
     is_own = (found == own[:, None]) & (own >= 0)[:, None]
     drop = np.where(is_own.any(axis=1)[:, None], is_own, last)
