@@ -246,7 +246,7 @@ def prepare_lance(
 
     search, noted = reopen()
     told = f"{noted.get('searched')} of {noted.get('partitions')} partitions, "
-    told += f"{K * noted.get('reordered', 0)} again"
+    told += f"{K * noted.get('reordered', 0):g} again"
     return Method(search, told, update)
 
 
