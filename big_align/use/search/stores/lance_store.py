@@ -7,10 +7,10 @@ import pyarrow as pa
 from jaxtyping import Float, Int
 
 from big_align.core.errors import UserError
+from big_align.use.search.stores.lance_columns import MetadataColumns
 from big_align.use.search.stores.lance_search import LanceSearch, LanceSettings
 from big_align.use.search.stores.lance_tables import (
     LanceTables,
-    MetadataColumns,
     among,
     as_vectors,
     spell,

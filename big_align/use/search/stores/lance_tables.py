@@ -1,4 +1,4 @@
-"""The tables of an index in LanceDB: how they are reached, their columns, and their conditions.
+"""The tables of an index in LanceDB: how they are reached, and what is written in SQL.
 
 `images` has a row for each image, and `captions` one for each caption of each image, so that what
 filters compare stands in both. A row belongs to an image by its `id`, which is never used again. A
@@ -11,7 +11,7 @@ import os
 import pathlib
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import lancedb
@@ -20,13 +20,11 @@ import pyarrow as pa
 from jaxtyping import Float
 
 from big_align.core.errors import UserError, put_in_a_line
-from big_align.use.search.stores.filters import Condition, read_conditions
 from big_align.use.search.stores.store import CAPTIONS, IMAGES, KINDS
 
 FORMAT = 1
 INDEX = "index"
 SHOWN = 300  # characters of what the engine says
-TEXTS_SHOWN = 1000  # rows that are looked at for a message
 SERVER = re.compile(r"[a-z0-9]+://")
 OPTIONS = {"connect_timeout": "10 seconds", "client_max_retries": "5", "client_retry_timeout": "60"}
 """Of a bucket: a server that does not answer is told of after a minute at most."""
@@ -135,91 +133,3 @@ def spell(value: Any) -> str:
 def among(column: str, values: Iterable[Any]) -> str:
     """Writes that a column has one of these values, of which there is at least one."""
     return f"{column} IN ({', '.join(map(spell, values))})"
-
-
-class MetadataColumns:
-    """Columns of metadata: their types, and under which names and types the engine has them.
-
-    The engine has whole numbers, doubles, texts and booleans; dates and times are whole numbers, of
-    the type's unit. Names are counted, since those of users can be anything.
-    """
-
-    def __init__(self, noted: Mapping[str, Sequence[str]], table: Any):
-        self._stored = {name: stored for name, (stored, _) in noted.items()}
-        self._table = table
-        self.types = {name: read_type(kind) for name, (_, kind) in noted.items()}
-
-    def __getitem__(self, name: str) -> str:
-        return self._stored[name]
-
-    def show_texts(self, column: str) -> list[str | None]:
-        """Returns some different texts of a column."""
-        found = self._table.search().select([self[column]]).limit(TEXTS_SHOWN).to_arrow()
-        return found[self[column]].unique().to_pylist()
-
-    def write_where(self, filters: Sequence[str]) -> str | None:
-        """Returns a condition of SQL that the rows meet that meet all filters; None for none."""
-        conditions = read_conditions(self, filters) if filters else []
-        return " AND ".join(map(self._write, conditions)) or None
-
-    def _write(self, condition: Condition) -> str:
-        stored, value = self[condition.column], condition.value
-        operator = {"==": "=", "!=": "<>"}.get(condition.operator, condition.operator)
-        if condition.as_doubles:
-            as_double = f"CAST({stored} AS DOUBLE)"
-            told = f"{as_double} {operator} {spell(value.as_py())}"
-            return f"({told} AND NOT isnan({as_double}))"
-        if pa.types.is_temporal(value.type):
-            value = _count(value)
-        return f"{stored} {operator} {spell(value.as_py())}"
-
-    def decode(self, table: pa.Table) -> list[dict[str, Any]]:
-        """Returns the metadata of rows of the engine."""
-        columns = {
-            name: _decode(table[self[name]].combine_chunks(), kind).to_pylist()
-            for name, kind in self.types.items()
-        }
-        return [
-            {name: column[row] for name, column in columns.items()} for row in range(len(table))
-        ]
-
-
-def write_type(kind: pa.DataType) -> str:
-    """Returns the name of a type, which `read_type` reads."""
-    return pa.schema([("", kind)]).serialize().to_pybytes().hex()
-
-
-def read_type(text: str) -> pa.DataType:
-    """Reads a type."""
-    return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text))).field(0).type
-
-
-def stored_type(kind: pa.DataType) -> pa.DataType:
-    """Returns the type as which the engine has a column."""
-    if pa.types.is_boolean(kind):
-        return kind
-    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
-        return pa.int64()
-    return pa.float64() if pa.types.is_floating(kind) or pa.types.is_decimal(kind) else pa.string()
-
-
-def encode(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns a column as the engine has it."""
-    return (
-        _count(column)
-        if pa.types.is_temporal(column.type)
-        else column.cast(stored_type(column.type))
-    )
-
-
-def _count(values: Any) -> Any:
-    """Returns dates and times as whole numbers of their unit."""
-    return values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64()).cast(pa.int64())
-
-
-def _decode(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_temporal(kind) and kind.bit_width == 32:
-        values = values.cast(pa.int32())
-    if pa.types.is_null(kind):
-        return pa.nulls(len(values))
-    return values.cast(kind)

@@ -8,7 +8,6 @@ ends before it writes again: each block asks whether the index still names its r
 
 import contextlib
 import datetime
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,17 +22,14 @@ from lancedb.index import BTree
 from big_align.core.errors import UserError
 from big_align.data.precomputed.shard_files import check_same
 from big_align.use.search.stores.digests import digest_text, find_among
-from big_align.use.search.stores.filters import TableColumns
+from big_align.use.search.stores.lance_columns import Stored, WrittenColumns
 from big_align.use.search.stores.lance_search import BATCH, LEAST, VECTOR, LanceSearch
 from big_align.use.search.stores.lance_tables import (
     LanceTables,
     among,
     as_column,
     as_vectors,
-    encode,
-    stored_type,
     telling,
-    write_type,
 )
 from big_align.use.search.stores.recall import choose_settings, note_search
 from big_align.use.search.stores.store import (
@@ -57,10 +53,6 @@ FACTS = ("name", "key", "signature", "captions")
 METHOD = "ivf_rq"
 FOUND_BY = {IMAGES: ("id", "name"), CAPTIONS: ("id", "number")}
 """Columns by which rows are found."""
-STORED = re.compile(r"m[0-9]+")
-"""Names of columns of metadata in the engine."""
-Stored = dict[str, pa.Array | pa.ChunkedArray]
-"""Columns of metadata as the engine has them."""
 
 
 @contextlib.contextmanager
@@ -95,19 +87,15 @@ class LanceWriter:
     def __init__(self, tables: LanceTables, info: dict[str, Any]):
         self._all, self.info = tables, info
         self._tables = {kind: tables.open(kind) for kind in KINDS}
+        self._columns = WrittenColumns(tables, info, self._tables.values())
         self._blocks, self._dropped = 0, False
         with telling(tables.place):
             self._mend()
-        self._seen: dict[str, None] = {}  # columns of the metadata, in their order
         self._begin([])
 
     def _mend(self) -> None:
         """Drops what a stopped run left, and what two at once wrote twice; notes what is there."""
-        noted = {stored for stored, _ in self.info["columns"].values()}
-        for table in self._tables.values():
-            others = [name for name in table.schema.names if STORED.fullmatch(name)]
-            if left := sorted({*others} - noted):
-                table.drop_columns(left)
+        self._columns.drop_unnoted()
         names, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for batch in self._read(IMAGES, ["id", "name"]):
             ids.append(batch["id"].to_numpy())
@@ -189,7 +177,7 @@ class LanceWriter:
         """Makes a block hold these images and no others; returns how many are gone."""
         with telling(self._all.place):
             self._check_run()
-            columns = self._take_columns(metadata)
+            columns = self._columns.take(metadata)
             facts = [
                 {"name": each.name, "key": each.key, "signature": each.signature}
                 | {"captions": list(dict.fromkeys(each.captions))}
@@ -243,32 +231,6 @@ class LanceWriter:
             for batch in self._read(IMAGES, ["name", VECTOR, "thumbnail"], among("name", part)):
                 rows = zip(as_vectors(batch[VECTOR]), batch["thumbnail"].to_pylist(), strict=True)
                 self._new |= dict(zip(batch["name"].to_pylist(), rows, strict=True))
-
-    def _take_columns(self, metadata: pa.Table) -> Stored:
-        """Returns the metadata as the engine has it, after making columns that are new."""
-        noted = self.info["columns"]
-        for name, kind in TableColumns(metadata).types.items():
-            if name in noted and noted[name][1] != write_type(kind):
-                self._drop_columns([name])
-            if name not in noted:
-                stored = f"m{self.info['stored']}"
-                self.info["stored"] += 1
-                field = pa.field(stored, stored_type(kind))
-                for kind_of_rows in KINDS:
-                    self._tables[kind_of_rows].add_columns(field)
-                noted[name] = [stored, write_type(kind)]
-                self._all.write_info(self.info)
-            self._seen[name] = None
-        columns = {stored: pa.nulls(len(metadata)) for stored, _ in noted.values()}
-        there = self._seen.keys() & metadata.column_names
-        return columns | {noted[name][0]: encode(metadata[name]) for name in there}
-
-    def _drop_columns(self, names: Sequence[str]) -> None:
-        stored = [self.info["columns"].pop(name)[0] for name in names]
-        if stored:
-            self._all.write_info(self.info)
-            for table in self._tables.values():
-                table.drop_columns([each for each in stored if each in table.schema.names])
 
     def _write(self, facts: list[dict[str, Any]], columns: Stored, texts: bool) -> None:
         """Writes rows of images, after those of their captions."""
@@ -343,12 +305,10 @@ class LanceWriter:
             for part in _split(gone):
                 for batch in self._read(IMAGES, ["id"], among("name", part)):
                     ids += batch["id"].to_pylist()
-            unseen = [name for name in self.info["columns"] if name not in self._seen]
-            if ids or unseen:
+            if ids or self._columns.list_unseen():
                 self._note_change()
             self._drop(ids)
-            self._drop_columns(unseen)
-            self.info["columns"] = {name: self.info["columns"][name] for name in self._seen}
+            self._columns.end()
             new = self.info.get("wanted") != goal.note()
             if new or self.info.get("changed") or not self.info["generation"]:
                 self._prepare(goal)
