@@ -1,6 +1,7 @@
 """What a run has trained, and with which config, from its workdir."""
 
 import contextlib
+import json
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -268,15 +269,21 @@ def named_tokenizers(workdir: str, config: Node, tokenizer: Any) -> Iterator[Non
             raise
         former = read_former(workdir)
         before = _describe(former["tokenizer"]) if former else "another tokenizer"
-        now = _describe(config["tokenizer"])
-        again = ", whose files have changed since" if before == now else f", the config has {now}"
+        again = f", the config has {_describe(config['tokenizer'])}"
+        if former and _spell(former["tokenizer"]) == _spell(config["tokenizer"]):
+            again = ", whose files have changed since"
         raise CheckpointMismatch(
             f"{workdir} was trained with the tokenizer {before}{again}; use another --workdir or "
             "the former tokenizer, since the ids of texts would mean something else"
         ) from error
 
 
+def _spell(node: Node) -> str:
+    """Returns a config node as JSON, in which lists and tuples are the same."""
+    return json.dumps(_plain(node), sort_keys=True, default=str)
+
+
 def _describe(node: Node) -> str:
-    """Returns the name of a tokenizer and the fields of its config node."""
+    """Returns the name of a tokenizer and the fields of its config node, as far as a line goes."""
     said = (f"{k}={put_in_a_line(repr(_plain(v)))}" for k, v in sorted(node.items()) if k != "name")
     return put_in_a_line(f"{node.get('name')} ({', '.join(said)})")
