@@ -15,7 +15,8 @@ lancedb = pytest.importorskip(
 
 from big_align.core.errors import UserError  # noqa: E402
 from big_align.use.search.metadata import empty_metadata  # noqa: E402
-from big_align.use.search.stores import lance_search, lance_store, store  # noqa: E402
+from big_align.use.search.stores import store  # noqa: E402
+from big_align.use.search.stores.on_lance import lance_search, lance_store  # noqa: E402
 from big_align.use.search.stores.store import (  # noqa: E402
     CAPTIONS,
     IMAGES,

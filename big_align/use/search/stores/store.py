@@ -21,7 +21,7 @@ EXACT_BELOW = 50_000
 PLACEHOLDER = "(row)"
 """The column of a table that has no other: Parquet does not count rows without one."""
 
-STORES = {"lancedb": "big_align.use.search.stores.lance_store"}
+STORES = {"lancedb": "big_align.use.search.stores.on_lance.lance_store"}
 """Modules with `open_store` and `open_writer`, by the word before the colon of an address."""
 FOLDER = "big_align.use.search.stores.folder_store"
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?![\\])")

@@ -17,7 +17,7 @@ from lancedb.index import IvfRq
 
 from big_align.data.loading.parallel import count_cores
 from big_align.use.search.stores.exact_search import rescore, search_blocks
-from big_align.use.search.stores.lance_tables import as_vectors
+from big_align.use.search.stores.on_lance.lance_tables import as_vectors
 from big_align.use.search.stores.scann_rows import count_leaves
 from big_align.use.search.stores.store import EXACT_BELOW
 

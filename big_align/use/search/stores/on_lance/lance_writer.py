@@ -22,9 +22,9 @@ from lancedb.index import BTree
 from big_align.core.errors import UserError
 from big_align.data.precomputed.shard_files import check_same
 from big_align.use.search.stores.digests import digest_text, find_among
-from big_align.use.search.stores.lance_columns import Stored, WrittenColumns
-from big_align.use.search.stores.lance_search import BATCH, LEAST, VECTOR, LanceSearch
-from big_align.use.search.stores.lance_tables import (
+from big_align.use.search.stores.on_lance.lance_columns import Stored, WrittenColumns
+from big_align.use.search.stores.on_lance.lance_search import BATCH, LEAST, VECTOR, LanceSearch
+from big_align.use.search.stores.on_lance.lance_tables import (
     LanceTables,
     among,
     as_column,

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from big_align.use.search.stores.filters import Condition, TableColumns, read_conditions
-from big_align.use.search.stores.lance_tables import LanceTables, spell
+from big_align.use.search.stores.on_lance.lance_tables import LanceTables, spell
 
 TEXTS_SHOWN = 1000  # rows that are looked at for a message
 STORED = re.compile(r"m[0-9]+")

@@ -7,16 +7,16 @@ import pyarrow as pa
 from jaxtyping import Float, Int
 
 from big_align.core.errors import UserError
-from big_align.use.search.stores.lance_columns import MetadataColumns
-from big_align.use.search.stores.lance_search import LanceSearch, LanceSettings
-from big_align.use.search.stores.lance_tables import (
+from big_align.use.search.stores.on_lance.lance_columns import MetadataColumns
+from big_align.use.search.stores.on_lance.lance_search import LanceSearch, LanceSettings
+from big_align.use.search.stores.on_lance.lance_tables import (
     LanceTables,
     among,
     as_vectors,
     spell,
     telling,
 )
-from big_align.use.search.stores.lance_writer import open_writer as open_writer
+from big_align.use.search.stores.on_lance.lance_writer import open_writer as open_writer
 from big_align.use.search.stores.store import CAPTIONS, IMAGES, KINDS, StoredImage
 
 
