@@ -21,7 +21,12 @@ from big_align.core.errors import UserError
 from big_align.models.dual_encoder import normalize
 from big_align.parallel.meshes import BATCH_AXES, batch_sharding, replicated, unsummed_sharding
 from big_align.use.clusters import nearest_centers
-from big_align.use.clusters.kmeans_init import ROUNDING, refuse_not_finite, scale_rows
+from big_align.use.clusters.kmeans_init import (
+    ROUNDING,
+    refuse_not_finite,
+    scale_rows,
+    start_centers,
+)
 from big_align.use.clusters.nearest_centers import CenterLayout, Centers
 
 RESEEDED_MAX = 2**16
@@ -29,6 +34,9 @@ RESEEDED_MAX = 2**16
 
 SPARE = 64
 """Candidates for new centers beyond twice the number that is needed, since some may be equal."""
+
+FEW, LITTLE = 10, 1e-3
+"""Iterations, and the tolerance, that suffice where centers only divide rows."""
 
 
 class Iteration(NamedTuple):
@@ -233,3 +241,13 @@ def has_converged(objectives: Sequence[float], empty: int, tolerance: float) -> 
         return False
     before, last = objectives[-2:]
     return last - before <= tolerance * (1 - before)
+
+
+def approximate_centers(rows: Any, k: int, mesh: Mesh) -> Float[np.ndarray, "k d"]:
+    """Returns the centers that a few iterations find, to divide rows by."""
+    means, gains = SphericalKMeans(rows, k, mesh), []
+    for done in means.iterate(start_centers(rows, k, "kmeans++", mesh)):
+        gains.append(done.objective)
+        if len(gains) == FEW or has_converged(gains, done.empty, LITTLE):
+            break
+    return done.centers()

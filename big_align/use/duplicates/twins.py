@@ -15,14 +15,13 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int
 
 from big_align.core.errors import UserError, check_at_least
-from big_align.use.clusters.kmeans import SphericalKMeans, has_converged
-from big_align.use.clusters.kmeans_init import Sample, scale_rows, start_centers
+from big_align.use.clusters.kmeans import approximate_centers
+from big_align.use.clusters.kmeans_init import Sample, scale_rows
 from big_align.use.clusters.nearest_centers import CHUNK, NearestCenters
 
 EXACT_BELOW = 50_000
 """With fewer images, comparing with all of them costs less than embedding what is compared."""
 PROBES = 10
-ITERATIONS, TOLERANCE = 10, 1e-3  # of k-means: buckets need not be the best
 BLOCK = 2048
 """Rows that are compared with the same number of others at a time inside a bucket."""
 
@@ -138,7 +137,7 @@ class NearestFinder:
             self._search = NearestCenters(self._values, mesh, 1, chunk=chunk)
             return
         sample = Sample(self._values)
-        centers = keep(lambda: find_centers(sample, buckets.count, mesh))
+        centers = keep(lambda: approximate_centers(sample, buckets.count, mesh))
         self._members = _list_members(_label(sample, centers, mesh, 1)[:, 0], buckets.count)
         self._search = NearestCenters(centers, mesh, buckets.probes, chunk=chunk)
 
@@ -198,7 +197,7 @@ def find_earlier(
         everything = np.arange(rows.count)
         _compare_earlier(rows, everything, everything, nearest)
     else:
-        centers = find_centers(rows, buckets.count, mesh)
+        centers = approximate_centers(rows, buckets.count, mesh)
         probed = _label(rows, centers, mesh, buckets.probes)
         members = _list_members(probed[:, 0], buckets.count)
         for bucket, images in enumerate(_list_members(probed, buckets.count)):
@@ -226,16 +225,6 @@ def _compare_earlier(
             out = (others >= some[:, None]) | ~y.any(axis=1) | ~x.any(axis=1)[:, None]
             cosine[out] = -1
             nearest.offer(some, cosine.max(1), others[cosine.argmax(1)])
-
-
-def find_centers(rows: Any, count: int, mesh: Mesh) -> Float[np.ndarray, "k d"]:
-    """Returns the centers of buckets, by a few iterations of k-means."""
-    means, gains = SphericalKMeans(rows, count, mesh), []
-    for done in means.iterate(start_centers(rows, count, "kmeans++", mesh)):
-        gains.append(done.objective)
-        if len(gains) == ITERATIONS or has_converged(gains, done.empty, TOLERANCE):
-            break
-    return done.centers()
 
 
 def _label(

@@ -9,7 +9,7 @@ import pytest
 from indexes import build, load, write_photos, write_table
 
 from big_align.core.errors import UserError
-from big_align.use.search.stores import folder_writer, scann_rows
+from big_align.use.search.stores import scann_rows, trained_search
 from big_align.use.search.stores.exact_search import search_exactly
 from big_align.use.search.stores.recall import choose_settings, measure_recall
 from big_align.use.search.stores.scann_rows import ScannRows, ScannSettings
@@ -105,7 +105,7 @@ def test_an_index_notes_its_recall_and_searches_by_scann(model, tmp_path, monkey
 
 def test_without_scann_the_search_stays_exact(model, tmp_path, monkeypatch, caplog):
     source = write_photos(tmp_path / "photos", {f"{n:03d}.jpg": n for n in range(60)})
-    monkeypatch.setattr(folder_writer, "EXACT_BELOW", 50)
+    monkeypatch.setattr(trained_search, "EXACT_BELOW", 50)
     monkeypatch.setitem(sys.modules, "scann", None)  # as if it were not installed
     report = build(model, source, tmp_path / "index")
     assert report.search["images"] == {"method": "exact", "rows": 60}
@@ -127,7 +127,7 @@ def test_where_the_recall_is_not_reached_the_search_stays_exact(
     model, tmp_path, monkeypatch, caplog
 ):
     source = write_photos(tmp_path / "photos", {f"{n:03d}.jpg": n for n in range(60)})
-    monkeypatch.setattr(folder_writer, "EXACT_BELOW", 50)
+    monkeypatch.setattr(trained_search, "EXACT_BELOW", 50)
     monkeypatch.setattr(scann_rows, "SEARCHED", (0.01,))
     report = build(model, source, tmp_path / "index", recall=1.0)
     assert report.search["images"]["method"] == "exact"

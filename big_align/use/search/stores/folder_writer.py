@@ -3,13 +3,11 @@
 import contextlib
 import importlib.util
 import pathlib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from absl import logging
 from jaxtyping import Float, Int
 
 from big_align.core.errors import UserError
@@ -29,16 +27,15 @@ from big_align.use.search.stores.index_folder import (
     write_info,
 )
 from big_align.use.search.stores.pending_rows import PendingRows
-from big_align.use.search.stores.recall import choose_settings, note_search
 from big_align.use.search.stores.scann_rows import LEAST, ScannRows
 from big_align.use.search.stores.store import (
     CAPTIONS,
-    EXACT_BELOW,
     IMAGES,
     KINDS,
     IndexEntry,
     SearchGoal,
 )
+from big_align.use.search.stores.trained_search import SearchTrainer, train_search
 
 BATCH = 65536  # names that are listed at a time
 
@@ -180,36 +177,23 @@ def _prepare(
     made: IndexGeneration, kind: str, path: pathlib.Path, wanted: SearchGoal
 ) -> dict[str, Any]:
     """Builds and saves what searches a kind; returns what to note about it."""
-    vectors = made.vectors[kind]
-    exact = {"method": "exact", "rows": len(vectors)}
-    if wanted.method == "exact" or len(vectors) < (
-        LEAST if wanted.method == "scann" else EXACT_BELOW
-    ):
-        return exact
-    if wanted.method == "auto" and importlib.util.find_spec("scann") is None:
-        logging.warning("ScaNN is not installed: the search of %s stays exact", kind)
-        return exact
+    vectors, built = made.vectors[kind], []
+
+    def train() -> tuple[ScannRows, dict[str, Any]]:
+        built.append(ScannRows.build(vectors))
+        return built[0], {}
 
     def sample(name: str, count: int) -> tuple[Int[np.ndarray, "_"], Any]:
         there, rng = made.vectors[name], np.random.default_rng(0)
         chosen = np.sort(rng.choice(len(there), min(count, len(there)), replace=False))
         return chosen, there[chosen]
 
-    begin = time.monotonic()
-    rows = ScannRows.build(vectors)
-    queries = wanted.draw(sample, kind)
-    measured, recalls = choose_settings(
-        rows, lambda given, k: search_exactly(given, vectors, k)[0], queries, wanted.recall
-    )
-    noted = {"rows": len(vectors)} | note_search(measured, recalls, queries, wanted.recall)
-    noted["seconds_to_build"] = round(time.monotonic() - begin, 1)
-    if measured.recall >= wanted.recall:
-        rows.save(path)
-        return {"method": "scann"} | noted
-    told = (
-        f"ScaNN finds {measured.recall:.3f} of the 10 nearest {kind}, less than {wanted.recall:g}"
-    )
-    if wanted.method == "scann":
-        raise UserError(f"{told}; give a lower --recall, or --search=exact")
-    logging.warning("%s: the search of %s stays exact", told, kind)
-    return {**exact, "tried": noted}
+    def search(given: Float[np.ndarray, "q d"], k: int) -> Int[np.ndarray, "q _"]:
+        return search_exactly(given, vectors, k)[0]
+
+    missing = "" if importlib.util.find_spec("scann") else "ScaNN"
+    trainer = SearchTrainer("scann", "ScaNN finds", LEAST, train, search, sample, missing)
+    noted = train_search(kind, len(vectors), wanted, trainer)
+    if noted["method"] == trainer.method:
+        built[0].save(path)
+    return noted

@@ -170,8 +170,9 @@ def load_module(address: str | os.PathLike) -> tuple[Any, str]:
         )
     if not place:
         raise UserError(f"{text} names no place: write {scheme}:PATH")
-    # LanceDB warns of partitions that are empty and of what it decides itself.
-    os.environ.setdefault("LANCE_LOG", "error")
+    # LanceDB and pylance warn of each partition without a row, and of what they decide themselves.
+    for name in ("LANCEDB_LOG", "LANCE_LOG"):
+        os.environ.setdefault(name, "error")
     try:
         return importlib.import_module(STORES[scheme]), place
     except ImportError as error:

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from lancedb.index import IvfRq
 
 from big_align.data.loading.parallel import count_cores
+from big_align.parallel.meshes import make_mesh
+from big_align.use.clusters.kmeans import approximate_centers
+from big_align.use.clusters.kmeans_init import Sample
 from big_align.use.search.stores.exact_search import rescore, search_blocks
-from big_align.use.search.stores.on_lance.lance_tables import as_vectors
+from big_align.use.search.stores.on_lance.lance_tables import as_dataset, as_vectors
 from big_align.use.search.stores.scann_rows import count_leaves
 from big_align.use.search.stores.store import EXACT_BELOW
 
@@ -55,15 +57,22 @@ class LanceSearch:
         self._table, self._key, self._partitions = table, key, partitions
         self._repeats = key != "id"  # rows with one number are one thing to be found
 
-    def train(self) -> int:
-        """Trains partitions and codes for the rows that there are; returns how many partitions."""
+    def train(self) -> None:
+        """Trains partitions and codes for the rows that there are.
+
+        The centers of the partitions are our own: those of the engine, which splits in two again
+        and again, leave more neighbors on the other side of a border.
+        """
         count = self._table.count_rows()
         size = max(SMALLEST, count // count_leaves(count))
         self._partitions = max(1, count // size)
+        _, rows = self.sample(SAMPLED * self._partitions)
+        centers = approximate_centers(Sample(rows), self._partitions, make_mesh())
         # The size is noted with the index: without, partitions below 2048 rows would be joined.
-        config = IvfRq("l2", num_bits=BITS, sample_rate=SAMPLED, target_partition_size=size)
-        self._table.create_index(VECTOR, config=config, replace=True)
-        return self._partitions
+        given = dict(ivf_centroids=centers, num_partitions=len(centers), num_bits=BITS)
+        named = dict(name=f"{VECTOR}_idx", metric="L2", replace=True, target_partition_size=size)
+        as_dataset(self._table).create_index(VECTOR, "IVF_RQ", **named, **given)
+        self._table.checkout_latest()
 
     def list_settings(self) -> Iterator[Iterator[LanceSettings]]:
         """Yields settings to try, by the rows that are read again."""

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import lance
 import lancedb
 import numpy as np
 import pyarrow as pa
@@ -107,6 +108,11 @@ class LanceTables:
             for kind in sorted({*KINDS} - self.names):
                 schema = pa.schema(list(schemas[kind].items()))
                 self._database.create_table(kind, schema=schema)
+
+
+def as_dataset(table: Any) -> lance.LanceDataset:
+    """Returns a table as pylance has it, which can do more; the table does not see what it did."""
+    return table.to_lance()
 
 
 def as_vectors(column: pa.ChunkedArray | pa.Array) -> Float[np.ndarray, "n d"]:

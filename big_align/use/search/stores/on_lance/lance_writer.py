@@ -8,14 +8,12 @@ ends before it writes again: each block asks whether the index still names its r
 
 import contextlib
 import datetime
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from absl import logging
 from jaxtyping import Bool, Float, Int
 from lancedb.index import BTree
 
@@ -28,22 +26,22 @@ from big_align.use.search.stores.on_lance.lance_tables import (
     LanceTables,
     among,
     as_column,
+    as_dataset,
     as_vectors,
     telling,
 )
-from big_align.use.search.stores.recall import choose_settings, note_search
 from big_align.use.search.stores.store import (
     CAPTIONS,
-    EXACT_BELOW,
     IMAGES,
     KINDS,
     IndexEntry,
     SearchGoal,
 )
+from big_align.use.search.stores.trained_search import SearchTrainer, train_search
 
 BLOCK = 4096  # images
 ASKED = 4096  # names or numbers in a condition
-OPTIMIZED_AFTER = 64  # blocks: each adds files, which are joined then
+JOINED_AFTER = 64  # blocks: each adds files, which are joined then
 KEPT = datetime.timedelta(days=1)
 """How long versions are kept, for those who search one."""
 GROWN = 2  # partitions are trained again for this many times the rows that trained them
@@ -88,9 +86,15 @@ class LanceWriter:
         self._all, self.info = tables, info
         self._tables = {kind: tables.open(kind) for kind in KINDS}
         self._columns = WrittenColumns(tables, info, self._tables.values())
-        self._blocks, self._dropped = 0, False
+        self._blocks = 0
         with telling(tables.place):
             self._mend()
+            self._index_columns()
+            self._old = {  # files, of which the codes may name rows
+                kind: [each.fragment_id for each in as_dataset(table).get_fragments()]
+                for kind, table in self._tables.items()
+                if info["generation"]
+            }
         self._begin([])
 
     def _mend(self) -> None:
@@ -117,7 +121,6 @@ class LanceWriter:
     def _drop(self, ids: Sequence[int]) -> None:
         """Deletes images; one is there until its captions are not."""
         for part in _split(ids):
-            self._dropped = True
             for kind in (CAPTIONS, IMAGES):
                 self._tables[kind].delete(among("id", part))
 
@@ -199,8 +202,8 @@ class LanceWriter:
                 taken = {name: column.take(put) for name, column in columns.items()}
                 self._write([facts[number] for number in put], taken, texts)
             self._blocks += 1
-            if self._blocks % OPTIMIZED_AFTER == 0:
-                self._optimize()
+            if self._blocks % JOINED_AFTER == 0:
+                self._join()
         return len(stale) - len(moved)
 
     def _check_run(self) -> None:
@@ -258,44 +261,46 @@ class LanceWriter:
         arrays = [part[field.name] for field in schema]
         self._tables[kind].add(pa.table(arrays, schema=schema))
 
-    def _optimize(self) -> None:
-        """Joins files, drops old versions, and brings what finds rows up to date."""
-        for kind, fields in FOUND_BY.items():
-            table = self._tables[kind]
-            there = {field for index in table.list_indices() for field in index.columns}
-            for field in set(fields) - there if table.count_rows() else ():
-                table.create_index(field, config=BTree())
-        for table in self._tables.values():
-            table.optimize(cleanup_older_than=KEPT if self.info["generation"] else BUILT)
-
     def _join(self) -> None:
+        """Joins the files that this run has written, and drops old versions.
+
+        Files of earlier runs stay as they are until the end: the codes name their rows by place.
+        """
+        for kind, table in self._tables.items():
+            _compact(table, excluded_fragment_ids=self._old.get(kind, []))
+            self._drop_versions(table)
+
+    def _join_all(self) -> None:
         """Rewrites what deletions and additions have split, as a search looks into each piece.
 
-        Deleted rows leave their files, of which the engine keeps a few for good, and rows that were
-        added join the codes of the others.
+        Deleted rows leave their files, and rows that were added join the codes of the others.
         """
-        try:
-            import lance  # noqa: F401
-        except ImportError:
-            if self._dropped:
-                logging.warning(
-                    "lancedb:%s: rows were deleted, of which searches may be five times slower "
-                    "until pylance is installed (pip install -e '.[lancedb]') and the index is "
-                    "brought up to date",
-                    self._all.place,
-                )
-            self._optimize()
-            return
         for table in self._tables.values():
-            table.compact_files(materialize_deletions_threshold=0.0)
-        self._optimize()
+            _compact(table, materialize_deletions_threshold=0.0)
+        self._index_columns()
         for table in self._tables.values():
             for index in table.list_indices():
-                parts = table.index_stats(index.name).num_indices
-                if index.columns == [VECTOR] and parts > 1:
-                    given = dict(num_indices_to_merge=parts, index_names=[index.name])
-                    table.to_lance().optimize.optimize_indices(**given)
+                told = table.index_stats(index.name)
+                if index.columns == [VECTOR] and told.num_indices + told.num_unindexed_rows > 1:
+                    given = dict(num_indices_to_merge=told.num_indices, index_names=[index.name])
+                    as_dataset(table).optimize.optimize_indices(**given)
                     table.checkout_latest()
+            self._drop_versions(table)
+
+    def _index_columns(self) -> None:
+        """Brings up to date what finds rows by their columns."""
+        for kind, fields in FOUND_BY.items():
+            table = self._tables[kind]
+            there = {index.columns[0]: index.name for index in table.list_indices()}
+            for field in fields if table.count_rows() else ():
+                if field not in there:
+                    table.create_index(field, config=BTree())
+                elif table.index_stats(there[field]).num_unindexed_rows:
+                    as_dataset(table).optimize.optimize_indices(index_names=[there[field]])
+                    table.checkout_latest()
+
+    def _drop_versions(self, table: Any) -> None:
+        as_dataset(table).cleanup_old_versions(KEPT if self.info["generation"] else BUILT)
 
     def finish(self, gone: Sequence[str], goal: SearchGoal) -> int:
         """Drops what is gone, and prepares the search; returns how many images are gone."""
@@ -315,7 +320,7 @@ class LanceWriter:
         return len(ids)
 
     def _prepare(self, goal: SearchGoal) -> None:
-        self._join()
+        self._join_all()
         search = {kind: self._prepare_kind(kind, goal) for kind in KINDS}
         counts = {kind: table.count_rows() for kind, table in self._tables.items()}
         done = {"generation": self.info["generation"] + 1, "search": search, "wanted": goal.note()}
@@ -325,38 +330,35 @@ class LanceWriter:
 
     def _prepare_kind(self, kind: str, goal: SearchGoal) -> dict[str, Any]:
         """Trains what searches a kind if need be, and measures it; returns what to note."""
-        table, before = self._tables[kind], self.info["search"].get(kind, {})
-        count = table.count_rows()
-        exact = {"method": "exact", "rows": count}
-        if goal.method == "exact" or count < (LEAST if goal.method == METHOD else EXACT_BELOW):
-            return exact
-        begin = time.monotonic()
-        trained, partitions = before.get("trained_on", 0), before.get("partitions", 1)
-        rows = LanceSearch(table, "id" if kind == IMAGES else "number", partitions)
-        if not count / GROWN <= trained <= count * GROWN:
-            partitions, trained = rows.train(), count
+        before, count = self.info["search"].get(kind, {}), self._tables[kind].count_rows()
+        rows = self._search(kind, before.get("partitions", 1))
 
-        def sample(name: str, most: int) -> Any:
-            return LanceSearch(self._tables[name], "id" if name == IMAGES else "number").sample(
-                most
-            )
+        def train() -> tuple[LanceSearch, dict[str, Any]]:
+            trained = before.get("trained_on", 0)
+            if not count / GROWN <= trained <= count * GROWN:
+                rows.train()
+                trained = count
+            return rows, {"trained_on": trained}
 
-        queries = goal.draw(sample, kind)
-        measured, recalls = choose_settings(
-            rows, lambda given, k: rows.search_exactly(given, k)[0], queries, goal.recall
+        trainer = SearchTrainer(
+            METHOD,
+            "the partitions find",
+            LEAST,
+            train,
+            lambda given, k: rows.search_exactly(given, k)[0],
+            lambda name, most: self._search(name).sample(most),
         )
-        noted = exact | note_search(measured, recalls, queries, goal.recall)
-        noted |= {"trained_on": trained, "seconds_to_build": round(time.monotonic() - begin, 1)}
-        if measured.recall >= goal.recall:
-            return noted | {"method": METHOD}
-        told = (
-            f"the partitions find {measured.recall:.3f} of the 10 nearest {kind}, less than "
-            f"{goal.recall:g}"
-        )
-        if goal.method == METHOD:
-            raise UserError(f"{told}; give a lower --recall, or --search=exact")
-        logging.warning("%s: the search of %s stays exact", told, kind)
-        return exact | {"tried": noted}
+        return train_search(kind, count, goal, trainer)
+
+    def _search(self, kind: str, partitions: int = 1) -> LanceSearch:
+        return LanceSearch(self._tables[kind], "id" if kind == IMAGES else "number", partitions)
+
+
+def _compact(table: Any, **given: Any) -> None:
+    """Joins files, each of as many rows as blocks are joined."""
+    size = BLOCK * JOINED_AFTER
+    as_dataset(table).optimize.compact_files(target_rows_per_fragment=size, **given)
+    table.checkout_latest()
 
 
 def _split(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
