@@ -7,13 +7,14 @@
 Every method has a process of its own, whose memory is that of the method alone: it builds, and
 answers the same queries, many at a time and one alone, in rounds in which the processes take turns.
 Approximate methods use the fastest settings of a grid that find the fraction --recall of the 10
-nearest. What is ours is what an index does: the search of its store, and cosines from float16 rows
-on the disk. Rows also have a number from 0 to 99, so that filters leave 1% and 10% of them.
+nearest. Stores are written and searched through their contract: each row is an image with a name, a
+signature and a number from 0 to 99, by which filters leave 1% and 10% of them, but without captions
+and thumbnails. Cosines are those of float16 rows on the disk.
 
 Memory is what the process grows by when a method is loaded and has answered, and the peak of
 building, both without pages of files that are mapped: these the system drops where others need the
 memory. The bound of exact search is its matrix product alone. The update replaces 1% of the rows:
-in a folder, everything is written and trained again.
+in a folder, everything is written and trained again, in LanceDB files with such rows and codes.
 
 The data are made a part at a time, as a file of float16 rows: `mixture` has directions around 5000
 middles in 64 dimensions, mapped to all and with noise on all, as embeddings of images lie in clumps
@@ -36,7 +37,6 @@ import sys
 import tempfile
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from benchmarks import measuring
-from big_align.use.search.stores import recall, scann_rows
+from big_align.use.search.stores import scann_rows
 from big_align.use.search.stores.exact_search import search_exactly
 from big_align.use.search.stores.recall import measure_recall
 
@@ -158,61 +158,34 @@ def measure_size(path: pathlib.Path) -> float:
     return sum(file.stat().st_size for file in files if file.is_file()) / measuring.MIB
 
 
-def prepare_ours(data: Data, options: argparse.Namespace, path: pathlib.Path, build: Any) -> Method:
-    """ScaNN as a folder has it."""
-    from big_align.use.search.stores.folder_store import FolderStore
-
-    def build_once(rows: Any = data.rows) -> None:
-        scann_rows.ScannRows.build(rows).save(path / "scann")
-        np.save(path / "rows.npy", rows)
-
-    scann_rows.ScannRows.build(np.eye(32, dtype=np.float32))  # imports TensorFlow
-    build(build_once)
-    leaves = scann_rows.count_leaves(len(data.rows))
-    most = scann_rows.ScannSettings(leaves, leaves, scann_rows.REORDERED[-1])
-    found = scann_rows.ScannRows.load(path / "scann", most)
-    mapped = np.load(path / "rows.npy", mmap_mode="r")
-    queries = {"images": (data.queries[::2], np.full(len(data.queries[::2]), -1))}
-    exact = lambda given, k: search_exactly(given, mapped, k)[0]  # noqa: E731
-    chosen, _ = recall.choose_settings(found, exact, queries, options.recall)
-    found.settings = chosen.settings
-    store = FolderStore.__new__(FolderStore)  # without the tables that this does not measure
-    store.contents = types.SimpleNamespace(vectors={"images": mapped})
-    store._searchers = {"images": found}
-
-    def search(given: np.ndarray, share: int | None) -> np.ndarray:
-        mask = None if share is None else data.share < share
-        return store.find("images", given, K, mask)[0]
-
-    def update() -> Any:
-        rows = np.array(data.rows)
-        rows[::100] = rows[1::100][: len(rows[::100])]
-        build_once(rows)
-        return search
-
-    _, searched, reordered = chosen.settings
-    return Method(search, f"{searched} of {leaves} leaves, {reordered * K} again", update)
-
-
-def prepare_lance(
-    data: Data, options: argparse.Namespace, path: pathlib.Path, build: Any
+def prepare_store(
+    scheme: str,
+    method: str,
+    data: Data,
+    options: argparse.Namespace,
+    path: pathlib.Path,
+    build: Any,
 ) -> Method:
-    """LanceDB as a store has it: written through the contract, with names and numbers."""
+    """An index, written through its contract, of images with names and a column of metadata."""
     import pyarrow as pa
 
     from big_align.use.search.stores import store
 
-    queries = data.queries[::2]
+    if method == "scann":
+        scann_rows.ScannRows.build(np.eye(32, dtype=np.float32))  # imports TensorFlow
+    queries, address = data.queries[::2], f"{scheme}{path / 'index'}"
     settings = {"dtype": "float16", "model": "none", "weights": "", "thumbnail": 0}
+    settings |= {"transform": None, "architecture": ""}
     goal = store.SearchGoal(
-        options.recall, "ivf_rq", lambda *_: {"images": (queries, np.full(len(queries), -1))}
+        options.recall, method, lambda *_: {"images": (queries, np.full(len(queries), -1))}
     )
 
     def bring_up_to_date() -> None:
         now = str(time.time_ns())  # the signature of each hundredth row
-        with store.open_writer(f"lancedb:{path}", settings, {}, lambda: data.rows.shape[1]) as to:
-            for first in range(0, len(data.rows), to.block):
-                numbers = range(first, min(first + to.block, len(data.rows)))
+        with store.open_writer(address, settings, {}, lambda: data.rows.shape[1]) as to:
+            block = to.block or len(data.rows)
+            for first in range(0, len(data.rows), block):
+                numbers = range(first, min(first + block, len(data.rows)))
                 entries = [
                     store.IndexEntry(
                         f"shard-{n // 10_000:05d}.tar: {n:09d}", f"{n:09d}", "", n,
@@ -222,9 +195,11 @@ def prepare_lance(
                 ]  # fmt: skip
                 known = to.find_images([entry.name for entry in entries])
                 new = [entry for entry in entries if not known(entry.name, entry.signature)]
-                if new:
-                    rows = data.rows[[entry.number for entry in new]]
-                    to.add_images(new, rows, [b""] * len(new))
+                for start in range(0, len(new), PART):
+                    some = new[start : start + PART]
+                    rows = data.rows[[entry.number for entry in some]]
+                    to.add_images(some, rows, [b""] * len(some))
+                to.find_texts([])
                 shares = data.share[first : first + len(entries)].astype(np.int64)
                 to.end_block(entries, pa.table({"share": shares}), False)
             to.finish([], goal)
@@ -232,7 +207,7 @@ def prepare_lance(
     build(bring_up_to_date)
 
     def reopen() -> tuple[Any, dict[str, Any]]:
-        opened = store.open_store(f"lancedb:{path}")
+        opened = store.open_store(address)
 
         # Rows of a first build are numbered in their order.
         def search(given: np.ndarray, share: int | None) -> np.ndarray:
@@ -245,8 +220,8 @@ def prepare_lance(
         return reopen()[0]
 
     search, noted = reopen()
-    told = f"{noted.get('searched')} of {noted.get('partitions')} partitions, "
-    told += f"{K * noted.get('reordered', 0):g} again"
+    scope = ("leaves", "partitions", "searched", "reordered")
+    told = ", ".join(f"{noted[name]} {name}" for name in scope if name in noted)
     return Method(search, told, update)
 
 
@@ -317,7 +292,12 @@ def prepare_product(data: Data, options: Any, path: Any, build: Any) -> Method:
     return Method(multiply, filters=False)
 
 
-PREPARE = {PRODUCT: prepare_product, EXACT: prepare_exact, OURS: prepare_ours, LANCE: prepare_lance}
+PREPARE = {
+    PRODUCT: prepare_product,
+    EXACT: prepare_exact,
+    OURS: functools.partial(prepare_store, "", "scann"),
+    LANCE: functools.partial(prepare_store, "lancedb:", "ivf_rq"),
+}
 
 
 def serve(name: str, options: argparse.Namespace, folder: pathlib.Path, connection: Any) -> None:
