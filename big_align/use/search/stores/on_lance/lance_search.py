@@ -1,6 +1,6 @@
 """The nearest rows of a table of LanceDB, whose cosines are computed again from the embeddings.
 
-The engine splits the rows into partitions by k-means and has seven bits of every number, after a
+The engine splits the rows into partitions by k-means and has five bits of every number, after a
 random rotation (RaBitQ: Gao and Long 2024). A query goes through some partitions, and of as many
 rows as seem nearest the embeddings are read, all at once.
 """
@@ -24,8 +24,8 @@ from big_align.use.search.stores.scann_rows import count_leaves
 from big_align.use.search.stores.store import EXACT_BELOW
 
 VECTOR = "vector"
-BITS = 7
-"""At 100,000 rows of 512, five bits found 0.95 only where twice as many rows were read again."""
+BITS = 5
+"""Of a number. Of a million rows, five bits find as many among twelve rows as seven, four fewer."""
 SAMPLED = 128
 """Rows per partition that train them."""
 SEARCHED = (*(0.01, 0.02, 0.03, 0.04, 0.055, 0.07, 0.085, 0.1, 0.12, 0.15, 0.2, 0.3), 0.5, 0.7, 1.0)
@@ -37,7 +37,7 @@ LEAST = 256
 """With fewer rows, partitions cannot be trained."""
 BATCH = 8192
 TOGETHER = 64
-"""Queries that are asked for at once: the engine goes through them on one core."""
+"""Queries, at least, that a core is asked for: the engine goes through a request on one core."""
 CORES = count_cores()
 os.environ.setdefault("LANCE_CPU_THREADS", str(CORES))  # else two cores are left to reading
 
@@ -60,8 +60,8 @@ class LanceSearch:
     def train(self) -> None:
         """Trains partitions and codes for the rows that there are.
 
-        The centers of the partitions are our own: those of the engine, which splits in two again
-        and again, leave more neighbors on the other side of a border.
+        The centers of the partitions are our own k-means': with the engine's, queries of a million
+        rows went through 55 partitions of 1000 to find what they find in 30 of these.
         """
         count = self._table.count_rows()
         size = max(SMALLEST, count // count_leaves(count))
@@ -151,7 +151,8 @@ class LanceSearch:
 
         if len(queries) < 2 * TOGETHER or CORES == 1:
             return find_part(queries)
-        parts = np.array_split(queries, min(2 * CORES, len(queries) // TOGETHER))
+        # A request costs as much as dozens of queries, so that a core gets one.
+        parts = np.array_split(queries, min(CORES, len(queries) // TOGETHER))
         with ThreadPoolExecutor(CORES) as pool:
             numbers, scores = zip(*pool.map(find_part, parts), strict=True)
         return np.concatenate(numbers), np.concatenate(scores)
