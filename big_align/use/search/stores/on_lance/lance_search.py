@@ -29,7 +29,7 @@ BITS = 5
 SAMPLED = 128
 """Rows per partition that train them."""
 SEARCHED = (*(0.01, 0.02, 0.03, 0.04, 0.055, 0.07, 0.085, 0.1, 0.12, 0.15, 0.2, 0.3), 0.5, 0.7, 1.0)
-REORDERED = (1.2, 2, 4)
+REORDERED = (1.2, 1.5, 2, 4)
 """Codes alone do not put the ten nearest before all others, but nearly always among twelve."""
 SMALLEST = 512
 """Rows of a partition: to go to one takes the engine as long as to go through so many."""
