@@ -84,7 +84,7 @@ setup(
         # `tokenizer.shorten="syntax"` tags words by its lexicon.
         "syntax": ["textblob>=0.20"],
         # An index in a folder or a bucket that may be larger than a machine's memory.
-        # pylance, of the same version, rewrites files after deletions.
+        # pylance, of the same version, takes centers, and rewrites files after deletions.
         "lancedb": ["lancedb>=0.40,<0.41", "pylance>=13,<14"],
         "serve": ["starlette>=1.7", "uvicorn>=0.30"],
         "interop": [
