@@ -238,5 +238,7 @@ def _list_members(labels: Int[np.ndarray, "n ..."], count: int) -> list[Int[np.n
     """Lists the rows of each bucket, ascending; a row may be in several."""
     width = labels[0].size if len(labels) else 1
     flat = labels.reshape(-1)
-    order = np.argsort(flat, kind="stable")
-    return np.split(order // width, np.searchsorted(flat[order], np.arange(1, count)))
+    ends = np.cumsum(np.bincount(flat, minlength=count))
+    rows = np.argsort(flat, kind="stable")
+    rows //= width  # in place: there may be billions
+    return np.split(rows, ends[:-1])
