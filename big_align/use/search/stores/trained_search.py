@@ -17,7 +17,7 @@ class SearchTrainer(NamedTuple):
     """How a store makes an approximate search of rows."""
 
     method: str  # its name
-    what: str  # finds the rows, in words
+    what: str  # begins a message of how many it finds: "ScaNN finds"
     least: int  # rows that it takes
     train: Callable[[], tuple[Searcher, dict[str, Any]]]  # returns also what is to be noted
     search_exactly: Callable[[Float[np.ndarray, "q d"], int], Int[np.ndarray, "q _"]]

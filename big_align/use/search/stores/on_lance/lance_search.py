@@ -71,8 +71,8 @@ class LanceSearch:
         # The size is noted with the index: without, partitions below 2048 rows would be joined.
         given = dict(ivf_centroids=centers, num_partitions=len(centers), num_bits=BITS)
         named = dict(name=f"{VECTOR}_idx", metric="L2", replace=True, target_partition_size=size)
-        as_dataset(self._table).create_index(VECTOR, "IVF_RQ", **named, **given)
-        self._table.checkout_latest()
+        with as_dataset(self._table) as dataset:
+            dataset.create_index(VECTOR, "IVF_RQ", **named, **given)
 
     def list_settings(self) -> Iterator[Iterator[LanceSettings]]:
         """Yields settings to try, by the rows that are read again."""

@@ -110,9 +110,11 @@ class LanceTables:
                 self._database.create_table(kind, schema=schema)
 
 
-def as_dataset(table: Any) -> lance.LanceDataset:
-    """Returns a table as pylance has it, which can do more; the table does not see what it did."""
-    return table.to_lance()
+@contextlib.contextmanager
+def as_dataset(table: Any) -> Iterator[lance.LanceDataset]:
+    """Yields a table as pylance has it, which can do more; then the table sees what it did."""
+    yield table.to_lance()
+    table.checkout_latest()
 
 
 def as_vectors(column: pa.ChunkedArray | pa.Array) -> Float[np.ndarray, "n d"]:

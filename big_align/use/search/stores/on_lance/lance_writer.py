@@ -91,7 +91,7 @@ class LanceWriter:
             self._mend()
             self._index_columns()
             self._old = {  # files, of which the codes may name rows
-                kind: [each.fragment_id for each in as_dataset(table).get_fragments()]
+                kind: [each.fragment_id for each in table.to_lance().get_fragments()]
                 for kind, table in self._tables.items()
                 if info["generation"]
             }
@@ -283,8 +283,8 @@ class LanceWriter:
                 told = table.index_stats(index.name)
                 if index.columns == [VECTOR] and told.num_indices + told.num_unindexed_rows > 1:
                     given = dict(num_indices_to_merge=told.num_indices, index_names=[index.name])
-                    as_dataset(table).optimize.optimize_indices(**given)
-                    table.checkout_latest()
+                    with as_dataset(table) as dataset:
+                        dataset.optimize.optimize_indices(**given)
             self._drop_versions(table)
 
     def _index_columns(self) -> None:
@@ -296,11 +296,12 @@ class LanceWriter:
                 if field not in there:
                     table.create_index(field, config=BTree())
                 elif table.index_stats(there[field]).num_unindexed_rows:
-                    as_dataset(table).optimize.optimize_indices(index_names=[there[field]])
-                    table.checkout_latest()
+                    with as_dataset(table) as dataset:
+                        dataset.optimize.optimize_indices(index_names=[there[field]])
 
     def _drop_versions(self, table: Any) -> None:
-        as_dataset(table).cleanup_old_versions(KEPT if self.info["generation"] else BUILT)
+        with as_dataset(table) as dataset:
+            dataset.cleanup_old_versions(KEPT if self.info["generation"] else BUILT)
 
     def finish(self, gone: Sequence[str], goal: SearchGoal) -> int:
         """Drops what is gone, and prepares the search; returns how many images are gone."""
@@ -357,8 +358,8 @@ class LanceWriter:
 def _compact(table: Any, **given: Any) -> None:
     """Joins files, each of as many rows as blocks are joined."""
     size = BLOCK * JOINED_AFTER
-    as_dataset(table).optimize.compact_files(target_rows_per_fragment=size, **given)
-    table.checkout_latest()
+    with as_dataset(table) as dataset:
+        dataset.optimize.compact_files(target_rows_per_fragment=size, **given)
 
 
 def _split(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
