@@ -56,6 +56,7 @@ class Bucket:
         self.log, self.faults, self.taken = [], [], []
         self.seed, self.rate, self.kinds, self.in_a_row = 0, 0.0, (), 0
         self.slowness, self.counts, self.lock = 0.5, {}, threading.Lock()
+        self.asking = threading.Lock()  # moto looks for a key, then makes it; S3 does both at once
 
     def fail(self, pattern, kind, times=1):
         assert kind in KINDS
@@ -161,7 +162,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         builder = EnvironBuilder(
             path, self.bucket.url, query, self.command, io.BytesIO(body), headers=headers
         )
-        chunks, status, headers = run_wsgi_app(self.app, builder.get_environ(), buffered=True)
+        with self.bucket.asking:
+            chunks, status, headers = run_wsgi_app(self.app, builder.get_environ(), buffered=True)
         content = b"".join(chunks)
         if self.command != "HEAD" and "Content-Length" not in headers:
             headers["Content-Length"] = str(len(content))

@@ -1,12 +1,15 @@
 """The bucket that stands for S3 in tests: it keeps what was written whole, and fails as planned."""
 
+import contextlib
 import math
+import time
 
 import aiohttp
 import fsspec
 import pytest
 
 from tests import s3_server
+from tests.two_processes import run_together
 
 botocore = pytest.importorskip("botocore.exceptions", reason="s3fs has it")
 ERRORS = OSError, aiohttp.ClientError, botocore.BotoCoreError
@@ -35,6 +38,24 @@ def test_exclusive_creation(bucket, client):
     with pytest.raises(FileExistsError):
         client.pipe_file("pairs/lease", b"second", mode="create")
     assert bucket.read("lease") == b"first"
+
+
+def test_of_many_that_create_a_key_one_does(bucket, client, monkeypatch):
+    """Moto alone lets several, if their threads change between its look and its write."""
+    from moto.s3.models import S3Backend
+
+    look = S3Backend.get_object
+    monkeypatch.setattr(
+        S3Backend, "get_object", lambda *a, **k: (look(*a, **k), time.sleep(0.02))[0]
+    )
+
+    def create(number):
+        with contextlib.suppress(FileExistsError):
+            client.pipe_file("pairs/lease", str(number).encode(), mode="create")
+            return number
+
+    made = [number for number in run_together(create, 4) if number is not None]
+    assert [str(number).encode() for number in made] == [bucket.read("lease")]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in s3_server.KINDS if kind != "slow"])
