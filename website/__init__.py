@@ -1,0 +1,1 @@
+"""The site: pages of the repository and those that are made of the code, for mkdocs."""

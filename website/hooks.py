@@ -1,0 +1,48 @@
+"""What mkdocs calls while it builds the site."""
+
+import pathlib
+import sys
+
+from mkdocs.structure.files import File, Files
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # mkdocs imports this file by its path
+    sys.path.insert(0, str(ROOT))
+
+from website import addresses, places  # noqa: E402
+from website.made import formulas, house, notebooks, reference  # noqa: E402
+
+FENCES = [
+    {"name": "mermaid", "class": "house", "format": house.draw_fence},
+    {"name": "math", "class": "formula", "format": formulas.write_fence},
+]
+
+
+def on_config(config):
+    """Sets the addresses, and what formulas and the picture of the package become."""
+    urls = addresses.read_urls()
+    if "Documentation" in urls:
+        config.site_url = urls["Documentation"]
+    if "Repository" in urls:
+        config.repo_url = urls["Repository"]
+        config.edit_uri = "edit/main/docs/"
+    config.mdx_configs["pymdownx.superfences"] = {"custom_fences": FENCES}
+    return config
+
+
+def on_files(files: Files, config) -> Files:
+    """Adds the pages that lie elsewhere, and those that are made of the code."""
+    for path, uri in places.OUTSIDE.items():
+        files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
+    style = ROOT / "website" / "site.css"
+    files.append(File.generated(config, "site.css", abs_src_path=str(style)))
+    for uri, content in (notebooks.make_pages() | reference.make_pages()).items():
+        files.append(File.generated(config, uri, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page, config, files) -> str:
+    """Makes links of the repository those of the site."""
+    if page.file.src_uri.startswith("reference/"):
+        return markdown
+    return places.move_links(markdown, page.file.src_uri)

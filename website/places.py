@@ -1,0 +1,68 @@
+"""Where each file of the repository is on the site, and the links between pages that follow."""
+
+import os
+import pathlib
+import posixpath
+import re
+from collections.abc import Callable
+
+from website.addresses import ROOT, read_urls
+
+OUTSIDE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+    "benchmarks/README.md": "benchmarks.md",
+}
+"""Pages that do not lie in `docs`, and what they are called on the site."""
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+
+
+def find_on_site(path: str) -> str | None:
+    """Returns what a file of the repository is called on the site; None if it is not there."""
+    if path in OUTSIDE:
+        return OUTSIDE[path]
+    if re.fullmatch(r"colabs/\w+\.ipynb", path):
+        return f"notebooks/{pathlib.PurePath(path).stem}.md"
+    return path.removeprefix("docs/") if path.startswith("docs/") else None
+
+
+def find_in_repository(uri: str) -> str:
+    """Returns the file of the repository that a page of the site is."""
+    from_outside = {page: path for path, page in OUTSIDE.items()}
+    if uri.startswith("notebooks/"):
+        return f"colabs/{pathlib.PurePath(uri).stem}.ipynb"
+    return from_outside.get(uri, f"docs/{uri}")
+
+
+def outside_fences(change: Callable[[str], str], markdown: str) -> str:
+    """Changes what is not in a fenced block."""
+    parts = FENCE.split(markdown)
+    return "".join(part if n % 2 else change(part) for n, part in enumerate(parts))
+
+
+def move_links(markdown: str, uri: str) -> str:
+    """Makes the links of a page lead to pages of the site, else to files of the repository.
+
+    Without an address of the repository the words of such a link remain.
+    """
+    folder = posixpath.dirname(find_in_repository(uri))
+    repository = read_urls().get("Repository", "")
+
+    def move(link: re.Match) -> str:
+        picture, words, target = link.groups()
+        path, hash_, anchor = target.partition("#")
+        if not path or re.match(r"\w+:", path):
+            return link[0]
+        path = posixpath.normpath(posixpath.join(folder, path))
+        place = find_on_site(path)
+        if place is not None:
+            there = posixpath.relpath(place, posixpath.dirname(uri) or ".")
+            return f"{picture}[{words}]({there}{hash_}{anchor})"
+        if not os.path.exists(ROOT / path):
+            raise ValueError(f"{find_in_repository(uri)}: {target} leads nowhere")
+        return f"[{words}]({repository}/blob/main/{path}{hash_}{anchor})" if repository else words
+
+    return outside_fences(lambda part: LINK.sub(move, part), markdown)
