@@ -1,12 +1,13 @@
 """iCLIP's question: loss times description, over all classes and captions."""
 
+import pathlib
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from experiments import class_splits
+from experiments import class_splits, pictures
 from experiments.class_splits import CLASSES
-from experiments.experiment import RECALLS, Experiment, Row, Table
+from experiments.experiment import RECALLS, Experiment, Found, Row, Table
 from experiments.training import Shared
 
 EPOCHS, PHOTOGRAPHS = 20, 25  # of the labels; of a class
@@ -70,10 +71,25 @@ COLUMNS = {
     **RECALLS,
 }
 """What learning rates are chosen by, and what is looked at in the end."""
+SHOTS = (0, 1, 4)
+MEASURE = "few_shot/text_encoder_{}shot"
 FEW_SHOTS = {
-    f"without labels, {shots} shot{'s' * (shots != 1)}": f"few_shot/text_encoder_{shots}shot"
-    for shots in (0, 1, 4)
+    f"without labels, {shots} shot{'s' * (shots != 1)}": MEASURE.format(shots) for shots in SHOTS
 }
+
+
+def plot_shots(found: dict[str, Found], path: pathlib.Path) -> None:
+    """Draws the accuracy on classes without labels against the photographs of each."""
+    lines = {}
+    for title, runs in found[""].items():
+        loss, texts = title.split(", ")
+        style = "-" if texts == "descriptions" else "--"
+        settings = dict(color=f"C{list(LOSSES).index(loss)}", linestyle=style)
+        numbers = {n: [100 * run[MEASURE.format(n)] for run in runs] for n in SHOTS}
+        lines[title] = pictures.Line(numbers, settings)
+    axes = dict(xlabel="photographs of each class", ylabel="top-1 (%)")
+    pictures.draw(path, [(lines, axes)], (6.5, 3.6), ticks=True)
+
 
 EXPERIMENTS = {
     "described_classes": Experiment(
@@ -97,5 +113,6 @@ EXPERIMENTS = {
         chosen_by=tuple(COLUMNS.values()),
         change=judge,
         prepare=prepare,
+        plot=plot_shots,
     ),
 }

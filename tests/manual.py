@@ -9,7 +9,7 @@ from big_align.tools.__main__ import RUNS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
-LANGUAGES = ("sh", "console", "python", "text")
+LANGUAGES = ("sh", "console", "python", "text", "math")
 """Of fenced blocks; `console` has commands after "$ " and output, an indented block commands."""
 
 

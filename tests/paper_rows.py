@@ -1,4 +1,4 @@
-"""Rows of the tables and figures of the five papers, as configs; docs/papers.md has the same.
+"""Rows of the tables and figures of the five papers, as configs: those of docs/papers/README.md.
 
 In a pattern `{a,b}` stands for each of a and b, as in a shell.
 """

@@ -46,7 +46,8 @@ def name_command(text: str) -> str:
     of_page = dict.fromkeys(c.text for c in [*COMMANDS, *INLINE] if c.page == page)
     words = [word for word in find_program(text) if word not in ("python", "-m")]
     program = pathlib.PurePath(words[0].rpartition("tools.")[2]).name
-    return f"{pathlib.PurePath(page).stem}-{list(of_page).index(text)}-{program}"
+    name = page.removeprefix("docs/").removesuffix(".md")
+    return f"{name}-{list(of_page).index(text)}-{program}"
 
 
 def test_every_block_names_its_language():
@@ -67,8 +68,9 @@ def test_links_and_pictures_are_there():
 
 def test_every_page_is_linked_from_the_front():
     linked = {link.partition("#")[0] for link in read_links("README.md")}
-    results = {link.partition("#")[0] for link in read_links("docs/results/README.md")}
-    linked |= {f"docs/results/{link}" for link in results}
+    for folder in ("objectives", "papers", "results"):
+        front = {link.partition("#")[0] for link in read_links(f"docs/{folder}/README.md")}
+        linked |= {f"docs/{folder}/{link}" for link in front}
     assert set(PAGES) - {"README.md"} <= linked
     assert len((ROOT / "README.md").read_text().splitlines()) <= 170
 
@@ -92,6 +94,35 @@ def test_files_that_a_page_names_are_there(page):
 
 LOADED = {row for rows in ROWS.values() for row in rows}
 """By tests/runs/test_paper_rows.py."""
+
+
+def test_what_a_page_says_is_in_a_module_is_there():
+    """As in `losses/sigmoid.py`, `sigmoid_loss`."""
+    missing, number = [], 0
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        for path, names in re.findall(r"`(big_align/[\w/]+\.py)`((?:,?\s`\w+`)+)", text):
+            for name in re.findall(r"\w+", names):
+                number += 1
+                defined = rf"^(def|class) {name}\b"
+                if not re.search(defined, (ROOT / path).read_text(), re.MULTILINE):
+                    missing.append((page, path, name))
+    assert missing == [] and number > 40
+
+
+SYMBOLS = "sum frac log exp mathrm left right cdot cos theta in notin cup neq quad qquad"
+"""What any renderer of equations is sure to know."""
+
+
+def test_equations_are_plain():
+    blocks = [block for page in PAGES for block in read_blocks(page) if block.language == "math"]
+    assert len(blocks) > 25
+    for block in blocks:
+        where = f"{block.page}:{block.line}"
+        assert set(re.findall(r"\\([a-zA-Z]+)", block.text)) <= set(SYMBOLS.split()), where
+        assert set(re.findall(r"\\([^a-zA-Z])", block.text)) <= {","}, where
+        for opening, closing in (("{", "}"), ("\\left", "\\right"), ("(", ")")):
+            assert block.text.count(opening) == block.text.count(closing), where
 
 
 class Parsed(Exception):

@@ -21,12 +21,8 @@ which is cross-entropy over the classes with the usual smoothing, plus log n.
 The two directions are named here by the query of the softmax:
   image_to_text  each image is classified over the texts of the batch (eq. 2),
   text_to_image  each text is classified over the images of the batch (eq. 3).
-The paper's §3.2 and Algorithm 1 call them L_i2t and L_t2i, but §3.3 swaps the names: it says that
-eq. 3, L_t2i, becomes cross-entropy, while the cross-entropy that it arrives at (eq. 4) classifies
-an image over class vectors, which is eq. 2, L_i2t, with class vectors as texts. So Table 3's third
-row, "L_t2i only", has two readings. By eq. 3 it is text_to_image. By §4.1, where that term
-"resembles CE" and differs in that an image is compared only with the classes of its batch, it is
-image_to_text.
+The paper's §3.2 and Algorithm 1 call them L_i2t and L_t2i. Its §3.3 swaps the names, and with them
+what Table 3's third row, "L_t2i only", is: docs/papers/unicl.md has both readings.
 """
 
 import math

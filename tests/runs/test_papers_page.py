@@ -1,4 +1,4 @@
-"""docs/papers.md: every table has a line, and what it names is there and builds in a test."""
+"""docs/papers/README.md: every table has a line; what it names is there and builds in a test."""
 
 import re
 
@@ -11,7 +11,7 @@ from tests.manual import ROOT
 from tests.paper_rows import ROWS, TABLES, expand, name_run
 from tests.runs.test_configs import ARGUMENTS, FILES
 
-PAGE = (ROOT / "docs" / "papers.md").read_text()
+PAGE = (ROOT / "docs" / "papers" / "README.md").read_text()
 NUMBER_OF_TABLES = {"ALIGN": 12, "UniCL": 11, "iCLIP": 5, "IDEA": 6, "MLCD": 13}
 NUMBER_OF_FIGURES = {"ALIGN": 5, "UniCL": 10, "iCLIP": 4, "IDEA": 10, "MLCD": 7}
 """Counted in the papers, appendices too."""
