@@ -45,4 +45,4 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
     """Makes links of the repository those of the site."""
     if page.file.src_uri.startswith("reference/"):
         return markdown
-    return places.move_links(markdown, page.file.src_uri)
+    return places.move_links(markdown, page.file.src_uri, files.src_uris)

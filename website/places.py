@@ -4,15 +4,13 @@ import os
 import pathlib
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from website.addresses import ROOT, read_urls
 
 OUTSIDE = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
-    "CHANGELOG.md": "changelog.md",
-    "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks.md",
 }
 """Pages that do not lie in `docs`, and what they are called on the site."""
@@ -37,16 +35,22 @@ def find_in_repository(uri: str) -> str:
     return from_outside.get(uri, f"docs/{uri}")
 
 
+def read_title(path: pathlib.Path) -> str:
+    """Returns the title of a page, which stands for its path where that is the text of a link."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
 def outside_fences(change: Callable[[str], str], markdown: str) -> str:
     """Changes what is not in a fenced block."""
     parts = FENCE.split(markdown)
     return "".join(part if n % 2 else change(part) for n, part in enumerate(parts))
 
 
-def move_links(markdown: str, uri: str) -> str:
+def move_links(markdown: str, uri: str, made: Collection[str] = ()) -> str:
     """Makes the links of a page lead to pages of the site, else to files of the repository.
 
-    Without an address of the repository the words of such a link remain.
+    Links to what is `made` for the site alone stay. Without an address of the repository the words
+    of a link to its files remain.
     """
     folder = posixpath.dirname(find_in_repository(uri))
     repository = read_urls().get("Repository", "")
@@ -54,12 +58,18 @@ def move_links(markdown: str, uri: str) -> str:
     def move(link: re.Match) -> str:
         picture, words, target = link.groups()
         path, hash_, anchor = target.partition("#")
-        if not path or re.match(r"\w+:", path):
+        own = posixpath.normpath(posixpath.join(posixpath.dirname(uri), path))
+        if not path or re.match(r"\w+:", path) or (uri.startswith("notebooks/") and own in made):
             return link[0]
         path = posixpath.normpath(posixpath.join(folder, path))
         place = find_on_site(path)
         if place is not None:
             there = posixpath.relpath(place, posixpath.dirname(uri) or ".")
+            words = (
+                read_title(ROOT / path)
+                if words in (path, path.removesuffix("/README.md"))
+                else words
+            )
             return f"{picture}[{words}]({there}{hash_}{anchor})"
         if not os.path.exists(ROOT / path):
             raise ValueError(f"{find_in_repository(uri)}: {target} leads nowhere")

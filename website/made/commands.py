@@ -24,7 +24,7 @@ def make_pages() -> dict[str, str]:
             zip(names, pool.map(lambda name: read_help(program, name), names), strict=True)
         )
     parts = [
-        "# Commands\n\n`big-align NAME` and `python -m big_align.tools.NAME` are the same programs. "
+        "# Commands\n\n`big-align NAME` is the same program as `python -m big_align.tools.NAME`. "
         "`train` is `python main.py`, and `eval` the same with `--mode=eval`.",
         f"```text\n{console.write_list()}\n```",
     ]

@@ -44,8 +44,8 @@ def place_rooms(plan: Plan) -> dict[str, tuple[float, float]]:
             rows[depth[room]].append(room)
         for level in sorted(rows):
             for n, room in enumerate(rows[level]):
-                shift = (row % 2) * 36  # so that long arrows pass between the rooms of a row
-                x = LEFT + shift + (n + 0.5) * (WIDTH - LEFT - 36) / len(rows[level])
+                shift = (row % 2) * 60  # so that long arrows pass between the rooms of a row
+                x = LEFT + shift + (n + 0.5) * (WIDTH - LEFT - 60) / len(rows[level])
                 middles[room] = (x, GAP / 2 + HEIGHT / 2 + row * (HEIGHT + GAP))
             row += 1
     return middles
