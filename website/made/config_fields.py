@@ -123,9 +123,8 @@ def code(value: Any) -> str:
 
 
 def write_uses(names: list[str]) -> str:
-    """Writes which configs use a field."""
-    more = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
-    return ", ".join(f"`{name}`" for name in names[:NAMED]) + more
+    """Writes which configs use a field, or how many."""
+    return f"{len(names)} configs" if len(names) > NAMED else ", ".join(f"`{x}`" for x in names)
 
 
 def write_table(rows: list[tuple[str, ...]]) -> str:

@@ -73,7 +73,7 @@ def write_page(name: str, notebook: Any) -> dict[str, str | bytes]:
             continue
         if cell.cell_type == "code":
             parts.append(f"```python\n{cell.source}\n```")
-            for n, output in enumerate(cell.outputs):
+            for n, output in enumerate(join_streams(cell.outputs)):
                 file = f"notebooks/{name}/{number}-{n}"
                 text, content = show(output, file)
                 parts.append(text)
@@ -84,7 +84,7 @@ def write_page(name: str, notebook: Any) -> dict[str, str | bytes]:
 def show(output: Any, file: str) -> tuple[str, dict[str, str | bytes]]:
     """Returns an output as Markdown, and the file that this shows, if there is one."""
     if output.output_type == "stream":
-        text = "\n".join(last_of_bars(output.text))
+        text = "\n".join(show_terminal(output.text)).strip("\n")
         return (f"```text\n{text}\n```" if text.strip() else ""), {}
     data = output.get("data", {})
     if "image/png" in data:
@@ -97,7 +97,21 @@ def show(output: Any, file: str) -> tuple[str, dict[str, str | bytes]]:
     return (f"```text\n{text}\n```" if text else ""), {}
 
 
-def last_of_bars(text: str) -> Iterator[str]:
+def join_streams(outputs: list[Any]) -> list[Any]:
+    """Joins what a cell printed in turn, which a progress bar parts into hundreds of outputs."""
+    joined: list[Any] = []
+    for output in outputs:
+        if joined and output.output_type == joined[-1].output_type == "stream":
+            joined[-1] = nbformat.v4.new_output("stream", text=joined[-1].text + output.text)
+        else:
+            joined.append(output)
+    return joined
+
+
+def show_terminal(text: str) -> Iterator[str]:
     """Yields the lines of a text as a terminal shows them at the end, without codes for colors."""
-    for line in re.sub(r"\x1b\[[\d;]*m", "", text).split("\n"):
-        yield line.split("\r")[-1] if not line.endswith("\r") else line.split("\r")[-2]
+    for line in re.sub(r"\x1b\[[\d;]*[A-Za-z]", "", text).split("\n"):
+        shown = ""
+        for part in line.split("\r"):  # each is written over the one before
+            shown = part + shown[len(part) :]
+        yield shown.rstrip()
