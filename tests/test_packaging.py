@@ -7,10 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 
 import pytest
 from packaging.requirements import Requirement
+
+from tests.run_main import environment
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -41,7 +44,7 @@ def test_what_the_package_requires_is_pinned():
             assert name in names, requirement
 
 
-@pytest.mark.parametrize("name", ["setup.py", "requirements.lock", "requirements.hashes"])
+@pytest.mark.parametrize("name", ["pyproject.toml", "requirements.lock", "requirements.hashes"])
 def test_scann_which_has_wheels_for_linux_only_is_installed_there_only(name):
     (written,) = re.findall(r"scann==[^\"\\\n]+", (ROOT / name).read_text())
     marker = Requirement(written).marker
@@ -51,7 +54,7 @@ def test_scann_which_has_wheels_for_linux_only_is_installed_there_only(name):
 
 def test_starlette_is_one_that_knows_the_host_of_an_ipv6_address():
     """Up to 1.6 it takes the host of [::1]:8000 for "[", and refuses the page of --host=::1."""
-    written = re.findall(r"starlette[^\"\\\n]+", (ROOT / "setup.py").read_text())
+    written = re.findall(r"starlette[^\"\\\n]+", (ROOT / "pyproject.toml").read_text())
     assert len(written) == 2
     for each in written:
         found = Requirement(each).specifier
@@ -62,23 +65,67 @@ def test_the_package_says_that_it_has_types():
     assert importlib.resources.files("big_align").joinpath("py.typed").is_file()
 
 
-@pytest.mark.slow
-def test_a_wheel_holds_what_is_no_python(tmp_path):
-    pytest.importorskip("setuptools")
-    clean = tmp_path / "clean"  # what an earlier build has left would be packed too
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The source archive and the wheel that is built from it, and what was said of it."""
+    clean = tmp_path_factory.mktemp("clean")  # what an earlier build has left would be packed too
     for folder in ("big_align", "configs"):
-        shutil.copytree(ROOT / folder, clean / folder)
-    for name in ("setup.py", "pyproject.toml"):
+        shutil.copytree(ROOT / folder, clean / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clean)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, f"--wheel-dir={tmp_path}", str(clean)], check=True)
-    wheel = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
+    command = [sys.executable, "-m", "build", "--no-isolation"]
+    done = subprocess.run(command, cwd=clean, check=True, capture_output=True, text=True)
+    return *sorted(
+        (clean / "dist").iterdir(), key=lambda path: path.suffix
+    ), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_what_is_no_python(built):
+    archive, path, told = built
+    assert "would be ignored" not in told and "Deprecat" not in told
+    wheel = zipfile.ZipFile(path)
     names = set(wheel.namelist())
-    files = [
-        p for p in (ROOT / "big_align").rglob("*") if p.suffix in (".html", ".css", ".json", ".pyi")
-    ]
+    kinds = (".html", ".css", ".json", ".pyi", ".svg")
+    files = [p for p in (ROOT / "big_align").rglob("*") if p.suffix in kinds]
     expected = {str(p.relative_to(ROOT)) for p in files} | {"big_align/py.typed"}
     expected |= {f"big_align/configs/{path.name}" for path in (ROOT / "configs").glob("*.py")}
     assert len(expected) > 5 and expected <= names, expected - names
     (commands,) = (wheel.read(name) for name in names if name.endswith("/entry_points.txt"))
     assert commands == b"[console_scripts]\nbig-align = big_align.tools.__main__:main\n"
+
+
+@pytest.mark.slow
+def test_an_index_takes_both_and_shows_a_page_without_dead_links(built):
+    *files, _ = built
+    check = [sys.executable, "-m", "twine", "check", "--strict", *map(str, files)]
+    done = subprocess.run(check, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("PASSED") == 2, done.stdout
+    wheel = zipfile.ZipFile(files[1])
+    (page,) = (wheel.read(x).decode() for x in wheel.namelist() if x.endswith("/METADATA"))
+    assert "\n# big_align\n" in page
+    targets = re.findall(r"\]\(([^)\s]*)\)", page)
+    assert [target for target in targets if "://" not in target] == []
+
+
+@pytest.mark.slow
+def test_what_is_installed_from_a_wheel_trains_without_a_checkout(built, tmp_path):
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
+    subprocess.run([*install, str(tmp_path / "installed"), str(built[1])], check=True)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    few = ["--config.total_steps=24", "--config.evaluate_every=12"]
+    variables = environment(1) | {"PYTHONPATH": str(tmp_path / "installed")}
+
+    def run(*words):
+        done = subprocess.run(
+            [sys.executable, *words], cwd=folder, env=variables, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout.strip()
+
+    where = run("-c", "import big_align; print(big_align.__file__, big_align.__version__)")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert where == f"{tmp_path}/installed/big_align/__init__.py {version}"
+    run("-m", "big_align.tools", "train", "quickstart", *few)
+    assert (folder / "workdirs" / "quickstart" / "report.html").is_file()

@@ -15,7 +15,7 @@ from big_align.core import huge_pages
 TOOLS = os.path.dirname(__file__)
 NO_TOOLS = ("__main__", "command", "command_line")
 RUNS = {
-    "train": "Trains a model by a config or on the pairs at a PATH, or continues a run.",
+    "train": "Trains a model by a CONFIG or on the pairs at a PATH, or continues a run.",
     "eval": "Evaluates what a run has trained.",
 }
 USAGE = "big-align COMMAND [--help] ..."
@@ -85,15 +85,16 @@ def _run(name: str, words: list[str]) -> int:
 
 
 def read_path(name: str, path: str, words: list[str]) -> list[str]:
-    """Returns the flags that a path before other flags stands for: that of a workdir, or of pairs.
+    """Returns the flags that a word before other flags stands for.
 
     Args:
       name: of the command, "train" or "eval".
-      path: a workdir, or to train on, the pairs that `configs/own_pairs.py` reads.
+      path: a workdir, or to train on, pairs that `configs/own_pairs.py` reads, or else a config of
+        the package, with its arguments.
       words: the flags that follow.
 
     Raises:
-      UserError: there is a flag that says the same, or it is the name of a config.
+      UserError: there is a flag that says the same.
     """
     from big_align.config.config_files import CONFIG_JSON, list_packaged
     from big_align.core.errors import UserError
@@ -105,21 +106,15 @@ def read_path(name: str, path: str, words: list[str]) -> list[str]:
         if given("workdir"):
             raise UserError(f"big-align {name} {path}: the path is a workdir; leave --workdir out")
         return [f"--workdir={path}", *words]
-    if path in list_packaged() and not os.path.exists(path):
-        raise UserError(
-            f"big-align train {path}: it is a config, and there are no pairs of this name: write "
-            f"--config={path} --workdir=DIR"
-        )
+    packaged = path.partition(":")[0] in list_packaged() and not os.path.exists(path)
     if given("config"):
-        raise UserError(
-            f"big-align train {path}: the path is that of pairs for --config=own_pairs; leave it "
-            "or --config out"
-        )
-    flags = [f"--config=own_pairs:{path}"]
+        what = "a config" if packaged else "that of pairs for --config=own_pairs"
+        raise UserError(f"big-align train {path}: the path is {what}; leave it or --config out")
+    flags = [f"--config={path if packaged else f'own_pairs:{path}'}"]
     if not given("workdir"):
-        workdir = f"workdirs/{name_pairs(path)}"
-        print(f"workdir: {workdir}")
-        flags.append(f"--workdir={workdir}")
+        own = re.sub(r"\W+", "_", path).strip("_") if packaged else name_pairs(path)
+        print(f"workdir: workdirs/{own}")
+        flags.append(f"--workdir=workdirs/{own}")
     return [*flags, *words]
 
 

@@ -148,13 +148,30 @@ def test_a_path_stands_for_the_flags_of_pairs_or_of_a_workdir(tmp_path, monkeypa
     assert console.read_path("train", "w", config) == ["--workdir=w", *config]
 
 
+def test_a_config_of_the_package_is_trained_by_its_name_unless_pairs_have_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given, workdir in {
+        "quickstart": "quickstart",
+        "clip_vit:image=b32": "clip_vit_image_b32",
+    }.items():
+        expected = [f"--config={given}", f"--workdir=workdirs/{workdir}"]
+        assert console.read_path("train", given, []) == expected
+        assert console.read_path("train", given, ["--workdir=w"]) == [expected[0], "--workdir=w"]
+    os.mkdir("quickstart")
+    pairs = ["--config=own_pairs:quickstart", "--workdir=workdirs/quickstart"]
+    assert console.read_path("train", "quickstart", []) == pairs
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("train", "w", ["--workdir=v"]), "the path is a workdir; leave --workdir out"),
         (("eval", "w", ["--workdir=v"]), "the path is a workdir; leave --workdir out"),
         (("train", "photos", ["--config=align_l2"]), "leave it or --config out"),
-        (("train", "quickstart", []), "write --config=quickstart --workdir=DIR"),
+        (
+            ("train", "quickstart", ["--config=mlcd"]),
+            "the path is a config; leave it or --config out",
+        ),
     ],
 )
 def test_a_path_beside_a_flag_that_says_the_same_is_refused(words, told, tmp_path, monkeypatch):
