@@ -1,5 +1,6 @@
 """Config files: Python, packaged or written by users, and the `config.json` that a run leaves."""
 
+import json
 import os
 import pathlib
 from typing import Any
@@ -10,10 +11,12 @@ from big_align import configs
 from big_align.config.fields import OWN
 from big_align.config.places import GROUPS
 from big_align.config.stages import FIRST
+from big_align.core import formats
 from big_align.core.errors import UserError, put_in_a_line, suggest
 from big_align.data.json_texts import read_json
 
 CONFIG_JSON = "config.json"  # the file in a workdir that holds the config of the run
+KIND = "workdir"  # in `formats`
 PACKAGED = pathlib.Path(configs.__path__[0])
 FIELDS = {*(path.partition(".")[0] for path in OWN), *GROUPS} | {
     *("data", "tokenizer", "objective", "evaluators", "init", FIRST)
@@ -66,10 +69,19 @@ def _check_names(node: Any, where: str) -> None:
 def read_config(path: str | os.PathLike) -> ConfigDict:
     """Reads the `config.json` of a workdir, as the config that was written there."""
     read = make_tuples(read_json(os.fspath(path)))
+    if isinstance(read, dict):
+        formats.check(KIND, read, path)
+        read = formats.strip(read)
     if missing := sorted(FIELDS.difference(read if isinstance(read, dict) else ())):
         raise UserError(f"{path} lacks {', '.join(missing)}; it is not as it was written")
     _check_names(read, str(path))
     return ConfigDict(read)
+
+
+def format_config(config: ConfigDict) -> str:
+    """Returns the text of a `config.json`, as `read_config` reads it."""
+    content = formats.stamp(KIND, json.loads(config.to_json_best_effort()))
+    return json.dumps(content, indent=2) + "\n"
 
 
 def make_tuples(node: Any) -> Any:

@@ -2,10 +2,14 @@
 
 A process may be killed at any time, a disk may be full, and two processes may write one file at
 once. Whoever reads it finds the old content or the new, and never a part.
+
+Where processes must not come at once, one locks the folder: the system ends a lock with the process
+that has it.
 """
 
 import contextlib
 import errno
+import fcntl
 import os
 import pathlib
 import re
@@ -138,3 +142,23 @@ def remove_leftovers(folder: pathlib.Path) -> None:
         with contextlib.suppress(OSError):  # another process may remove it
             if time.time() - partial.stat().st_mtime > LEFT_AFTER:
                 partial.unlink()
+
+
+@contextlib.contextmanager
+def lock_folder(folder: str | os.PathLike, refusal: str | None = None) -> Iterator[None]:
+    """Keeps other processes of this machine that lock a folder out of it.
+
+    If another has it, this waits or, given a refusal, raises a UserError. On a file system without
+    locks it does nothing.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if refusal is None else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise UserError(f"{os.fspath(folder)}: {refusal}") from error
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(descriptor)  # which unlocks it

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from big_align.config.components.signatures import advise
-from big_align.config.config_files import CONFIG_JSON, read_config
+from big_align.config.config_files import CONFIG_JSON, format_config, read_config
 from big_align.config.defaults import complete_config
 from big_align.config.places import find_target
 from big_align.core.errors import (
@@ -25,6 +25,7 @@ from big_align.core.errors import (
     UserError,
     put_in_a_line,
 )
+from big_align.core.formats import OtherFormat
 from big_align.core.nodes import Node
 from big_align.core.regular_files import read_regular
 from big_align.core.types import Objective
@@ -173,6 +174,8 @@ def read_former(workdir: str, name: str = CONFIG_JSON) -> ConfigDict | None:
         return None
     try:
         former = read_config(path)
+    except OtherFormat:
+        raise
     except UserError as error:
         raise UserError(
             f"{put_in_a_line(str(error))}; mend it or move it away, and give --config"
@@ -197,7 +200,7 @@ def keep_config(workdir: str, config: ConfigDict, step: int) -> list[str]:
         lines += tell_consequences(former, config, step)
     if lines and not kept.exists():
         write_whole(kept, read_regular(path), sync=True)
-    write_whole(path, config.to_json_best_effort(indent=2).encode() + b"\n", sync=True)
+    write_whole(path, format_config(config).encode(), sync=True)
     return lines
 
 

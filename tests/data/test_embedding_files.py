@@ -153,8 +153,8 @@ DAMAGES = [
     (lambda f: (f / "f3.keys").unlink(), "f3.keys is missing"),
     (lambda f: (f / "index.json").unlink(), "has no index.json"),
     (lambda f: (f / "index.json").write_text("{"), "index.json is not JSON"),
-    (lambda f: (f / "index.json").write_text("[]"), "has format None; this version reads 1"),
-    (change_index(format=2), "has format 2; this version reads 1"),
+    (lambda f: (f / "index.json").write_text("[]"), "holds no object; it is not as it was"),
+    (change_index(format=2), "has format 2 of a folder of embeddings or clusters, written by"),
     (change_index(dim=None), "lacks dim: the folder holds something else"),
     (change_index(dim=5), r"but index.json says float16 \[5, 5\]"),
 ]

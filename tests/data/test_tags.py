@@ -200,7 +200,6 @@ def write_list(path, **changed) -> str:
     ("changed", "message"),
     [
         ({"tags": []}, "has no tag"),
-        ({"format": 2}, "its format is 2"),
         ({"tags": [{"name": "dog", "count": 3, "tokens": [4]}]}, "'dog'. has no weight"),
         ({"tags": [{"name": "dog", "count": 3, "weight": 1, "tokens": []}]}, "dog'. has no tokens"),
         ({"tags": [{"name": "dog", "count": 3, "weight": 1, "tokens": [4]}] * 2}, "'dog' .* twice"),

@@ -6,7 +6,6 @@ import pytest
 
 import big_align
 from big_align.core.errors import UserError
-from big_align.weights.formats import native_format
 from tests.weights.test_native_format import make_pretrained
 
 
@@ -46,5 +45,5 @@ def test_nothing_is_written_to_an_address(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for given in ("s3://bucket/x", pathlib.Path("gs://bucket/x")):
         with pytest.raises(UserError, match="is an address, and files are written here"):
-            big_align.save(given, make_pretrained("resnet"), format=native_format.FORMAT)
+            big_align.save(given, make_pretrained("resnet"), format="big_align")
     assert not list(tmp_path.iterdir())

@@ -241,7 +241,7 @@ def change_format(folder):
         (None, {"embeddings": "nowhere"}, "nowhere has no index.json"),
         (cut_embeddings, {}, "f3.npy is missing, cut short or no array"),
         (put_nan, {}, "f2.npy: row 2 is not finite"),
-        (change_format, {}, "has format 7; this version reads 1"),
+        (change_format, {}, "has format 7 of a folder of embeddings or clusters"),
     ],
 )
 def test_bad_input_is_one_line(embeddings, tmp_path, capsys, damage, changed, message):

@@ -76,6 +76,12 @@ def test_the_card_of_a_run_says_how_it_was_trained_and_measured(hub, tmp_path, c
     head, body = read_card(text)
     assert head["library_name"] == "big_align" and "license" not in head
     assert head["pipeline_tag"] == "zero-shot-image-classification"
+    results = huggingface_hub.ModelCard(text).data.eval_results
+    found = {f"{x.dataset_name}/{x.metric_type}": x.metric_value for x in results}
+    assert found == {k: x for k, x in numbers.items() if not k.endswith("_chance")}
+    assert {x.dataset_name: x.dataset_split for x in results} == {"digits": "test", "pairs": "test"}
+    assert "## Intended use and limits" in body and "<!-- The owner fills in: the license" in body
+    assert "- training data (source (name digits, split train))" in body
     assert "- objective: align (" in body and "temperature 0.2" in body
     assert "- steps: 8, with 16 examples each" in body
     starts = (tmp_path / "run/starts.jsonl").read_text()

@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Shaped
 
+from big_align.core import formats
 from big_align.core.errors import UserError, put_in_a_line
 from big_align.core.whole_files import remove_leftovers
 from big_align.data import files
 from big_align.data.json_texts import read_json
 from big_align.data.shared import storage
 
-FORMAT = 1
+KIND = "folder of embeddings or clusters"
 INDEX, KEYS = "index.json", ".keys"
 SIZES = frozenset({"captions", "dim", "k", "labels_per_image"})
 """The fields of an index that are positive integers, in all folders that have them."""
@@ -71,10 +72,11 @@ def claim_folder(
     differ. Without `write`, it only checks.
     """
     path = join(folder, INDEX)
-    text = json.dumps({"format": FORMAT} | index, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(formats.stamp(KIND, index), indent=1, ensure_ascii=False) + "\n"
     content = text.encode(errors="backslashreplace")  # names may be in Latin-1
     if not (write and storage.create_whole(path, content)):
-        there, here = read_index(folder, ()), json.loads(content)  # as it will be read
+        there = read_index(folder, ())
+        here = formats.strip(json.loads(content))  # as it will be read
         there["made_by"] = there.get("made_by", {}) | {k: here["made_by"].get(k) for k in free}
         check_same(folder, there, here)
     if write and "://" not in path:
@@ -120,7 +122,7 @@ def read_index(folder: Folder, fields: Sequence[str]) -> dict[str, Any]:
     path = join(folder, INDEX)
     if not files.is_file(path):
         raise UserError(f"{folder} has no {INDEX}: big_align.tools.embed and cluster write one")
-    index = read_description(path, FORMAT, fields)
+    index = formats.strip(read_description(path, KIND, fields))
     if not isinstance(index.get("made_by", {}), dict):
         raise UserError(f"{path}: `made_by` is no object; it is not as it was written")
     for field in SIZES.intersection(fields):
@@ -130,16 +132,12 @@ def read_index(folder: Folder, fields: Sequence[str]) -> dict[str, Any]:
     return index
 
 
-def read_description(
-    path: str | os.PathLike, version: int, fields: Sequence[str]
-) -> dict[str, Any]:
-    """Reads the JSON object in which a folder says what it holds, with `format` and some fields."""
+def read_description(path: str | os.PathLike, kind: str, fields: Sequence[str]) -> dict[str, Any]:
+    """Reads the JSON object in which a folder of a kind of `formats` says what it holds."""
     found = read_json(os.fspath(path))
-    there = found.get("format") if isinstance(found, dict) else None
-    if there != version:
-        raise UserError(
-            f"{path} has format {put_in_a_line(repr(there))}; this version reads {version}"
-        )
+    if not isinstance(found, dict):
+        raise UserError(f"{path} holds no object; it is not as it was written")
+    formats.check(kind, found, path)
     if missing := [field for field in fields if field not in found]:
         raise UserError(f"{path} lacks {', '.join(missing)}: the folder holds something else")
     return found

@@ -10,7 +10,7 @@ from typing import Any
 
 from big_align.core import whole_files
 from big_align.core.errors import Unreachable, UserError
-from big_align.core.locks import lock_folder
+from big_align.core.whole_files import lock_folder
 from big_align.data import files
 from big_align.data.json_texts import NotJson, parse_json
 from big_align.data.remote.fsspec_files import open_filesystem

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int32, Int64
 
+from big_align.core import formats
 from big_align.core.digests import fingerprint
 from big_align.core.errors import UserError, put_in_a_line
 from big_align.core.whole_files import write_whole
 from big_align.data.json_texts import find_half, format_json, read_json
 from big_align.data.text.tokenizers import Tokenizer
 
-FORMAT = 1
+KIND = "tag list"
 WEIGHT_MAX = 1e30  # far from where float32 ends; their mean is 1
 MAKE = "python -m big_align.tools.build_tags makes one"
 
@@ -151,9 +152,8 @@ def write_tag_list(tags: TagList, path: str, made_by: dict[str, Any]) -> None:
         }
         for name, count, weight, tokens, mask in rows
     ]
-    head = {"format": FORMAT, "tokenizer": tags.tokenizer, "made_by": made_by}
-    head |= {"removed": tags.removed}
-    text = format_json(head, {"tags": entries})
+    head = {"tokenizer": tags.tokenizer, "made_by": made_by, "removed": tags.removed}
+    text = format_json(formats.stamp(KIND, head), {"tags": entries})
     write_whole(path, text.encode(errors="backslashreplace"))  # names of files may be in Latin-1
 
 
@@ -163,11 +163,10 @@ def read_tag_list(path: str) -> TagList:
         content = read_json(path, "tag list ")
     except FileNotFoundError as error:
         raise UserError(f"tag list {path}: there is no such file; {MAKE}") from error
+    if isinstance(content, dict):
+        formats.check(KIND, content, path)
     if not isinstance(content, dict) or not isinstance(content.get("tags"), list):
         raise UserError(f"tag list {path}: is no tag list; {MAKE}")
-    if content.get("format") is True or content.get("format") != FORMAT:
-        found = put_in_a_line(repr(content.get("format")))
-        raise UserError(f"tag list {path}: its format is {found}, not {FORMAT}; {MAKE}")
     entries, removed = content["tags"], content.get("removed", [])
     if not entries:
         raise UserError(f"tag list {path}: has no tag; {MAKE}")

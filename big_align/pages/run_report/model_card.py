@@ -7,6 +7,7 @@ from typing import Any
 
 from big_align.core.errors import UserError, put_in_a_line
 from big_align.pages.rendering import format_number
+from big_align.pages.run_report.card_metadata import find_sources, write_metadata
 from big_align.pages.run_report.run_record import RunRecord, read_record
 from big_align.training.logs.directions import CHANCE
 from big_align.weights.formats.pretrained import Pretrained
@@ -22,6 +23,24 @@ LOADING = {
     "jax_export": 'huggingface_hub.snapshot_download("{name}")  # programs, and their weights',
     "big_align": 'big_align.load("hf-hub:{name}")',
 }
+USES = {
+    "dual": "For finding images by texts and texts by images, naming images by classes in words, "
+    "and as features.",
+    "image": "For features of images: probes, nearest neighbors, clusters, and further training.",
+}
+TEXT_USE = "For embeddings of texts: search, nearest neighbors, and further training."
+LIMITS = (
+    "It knows what its training data show, in their languages and with their errors and biases. "
+    "How it treats people of different groups was not measured.",
+    "Cosines rank; they are no probabilities, and a threshold of one model means nothing for "
+    "another.",
+    "On other data than those of the numbers here it is worse or better: measure it before use "
+    "(`big-align benchmark`).",
+)
+FILL_IN = (
+    "<!-- The owner fills in: the license above; what the training data are, whose, and under "
+    "which terms; uses that are out of scope; whom to ask. -->"
+)
 LONGEST = 80  # characters of a value
 PRIVATE = ("path", "data", "data_dir", "images", "index_dir")
 """Fields of sources that say where files lie on the machines of the run."""
@@ -36,18 +55,34 @@ def write_card(name: str, format: str, pretrained: Pretrained, facts: str) -> st
       pretrained: what is exported.
       facts: the model in one line.
     """
-    kind = TASKS.get(pretrained.kind, "sentence-similarity")
-    tags = "\n".join(f"- {tag}" for tag in ("big_align", "image-text"))
-    head = f"library_name: {LIBRARIES.get(format, format)}\npipeline_tag: {kind}\ntags:\n{tags}"
+    task = TASKS.get(pretrained.kind, "sentence-similarity")
+    record, step = _read_run(pretrained)
+    evaluations = record.evaluations.items() if record else ()
+    numbers = {k: dict(values)[step] for k, values in evaluations if step in dict(values)}
+    measured = {k: x for k, x in numbers.items() if not k.endswith(CHANCE)}
     parts = [
-        f"---\n{head}\n# license: the license of the weights, which their owner fills in\n---",
+        write_metadata(name, LIBRARIES.get(format, format), task, record, measured),
         f"# {name.rpartition('/')[2]}",
         f"{facts[:1].upper()}{facts[1:]}. Exported by big_align.",
-        *_describe_run(pretrained),
         "## Use",
         "\n".join(["```python", *_list_loading(name, format), "```"]),
+        "## Intended use and limits",
+        "\n".join(f"- {line}" for line in (USES.get(pretrained.kind, TEXT_USE), *LIMITS)),
+        FILL_IN,
+        *(_describe_run(record, step, numbers) if record else ()),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _read_run(pretrained: Pretrained) -> tuple[RunRecord | None, int]:
+    """Returns what the workdir of a checkpoint says, if the model is of one, and its step."""
+    if not pretrained.checkpoint:
+        return None, 0
+    checkpoint = pathlib.Path(pretrained.checkpoint)
+    try:
+        return read_record(str(checkpoint.parent.parent)), int(checkpoint.name)
+    except UserError:  # the checkpoints are elsewhere (config.checkpoint.folder)
+        return None, 0
 
 
 def _list_loading(name: str, format: str) -> list[str]:
@@ -59,33 +94,23 @@ def _list_loading(name: str, format: str) -> list[str]:
     return [*lines, ours] if readable else lines
 
 
-def _describe_run(pretrained: Pretrained) -> Iterator[str]:
-    """Yields what the workdir of a checkpoint says, if the model is of one."""
-    if not pretrained.checkpoint:
-        return
-    checkpoint = pathlib.Path(pretrained.checkpoint)
-    try:
-        record = read_record(str(checkpoint.parent.parent))
-    except UserError:  # the checkpoints are elsewhere (config.checkpoint.folder)
-        return
-    step = int(checkpoint.name)
+def _describe_run(record: RunRecord, step: int, numbers: Mapping[str, float]) -> Iterator[str]:
+    """Yields how a run trained a model, and what was measured of it, with what is by chance."""
     yield "## Training"
     yield "\n".join(f"- {line}" for line in _list_training(record, step))
-    numbers = {
-        k: dict(values)[step] for k, values in record.evaluations.items() if step in dict(values)
-    }
-    if numbers:
-        yield "## Evaluation"
-        yield f"Of the exported state, at step {step:,}."
-        named = dict.fromkeys(name.partition("/")[0] for name in numbers)
-        yield "\n".join(_list_evaluators(record, named))
-        chances = {name: numbers.pop(f"{name}{CHANCE}", None) for name in list(numbers)}
-        rows = [
-            f"| {name} | {format_number(value)} | {'' if x is None else format_number(x)} |"
-            for name, value in numbers.items()
-            for x in [chances[name]]
-        ]
-        yield "\n".join(["| number | value | by chance |", "|---|---|---|", *rows])
+    if not numbers:
+        return
+    yield "## Evaluation"
+    yield f"Of the exported state, at step {step:,}."
+    named = dict.fromkeys(name.partition("/")[0] for name in numbers)
+    yield "\n".join(_list_evaluators(record, named))
+    rows = [
+        f"| {name} | {format_number(value)} | {'' if x is None else format_number(x)} |"
+        for name, value in numbers.items()
+        if not name.endswith(CHANCE)
+        for x in [numbers.get(f"{name}{CHANCE}")]
+    ]
+    yield "\n".join(["| number | value | by chance |", "|---|---|---|", *rows])
 
 
 def _list_training(record: RunRecord, step: int) -> Iterator[str]:
@@ -97,6 +122,8 @@ def _list_training(record: RunRecord, step: int) -> Iterator[str]:
     yield f"steps: {step:,}{total}, with {batch} examples each"
     if count := _count_examples(record).get("training"):
         yield f"training examples: {count:,}"
+    for source in find_sources(config):
+        yield f"training data{_list_fields({'source': source})}"
     for part in ("all", "image", "text"):
         path = str((config.get("init") or {}).get(part) or "")
         if path.startswith(("hf-hub:", "package:")):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from big_align.config.stages import FIRST
+from big_align.core import formats
 from big_align.core.errors import UserError
 from big_align.core.regular_files import read_regular
 from big_align.pages.charts import Series
@@ -87,7 +88,7 @@ def read_record(workdir: str) -> RunRecord:
       UserError: there is no such folder, no run in it, or a damaged file.
     """
     folder = pathlib.Path(workdir)
-    config = _read_object(folder / "config.json", forms.CONFIG)
+    config = formats.strip(_read_object(folder / "config.json", forms.CONFIG, "workdir"))
     lines = list(_read_metrics(folder / "metrics.jsonl"))
     if not config and not lines:
         reason = "it has neither config.json nor metrics.jsonl" if folder.is_dir() else "no folder"
@@ -145,14 +146,16 @@ def _is_evaluation(name: str, evaluators: set[str]) -> bool:
     return bool(slash) and not name.startswith(TRAINING)
 
 
-def _read_object(path: pathlib.Path, form: Any) -> dict[str, Any]:
-    """Reads a JSON object of some form; {} if there is no file."""
+def _read_object(path: pathlib.Path, form: Any, kind: str = "") -> dict[str, Any]:
+    """Reads a JSON object of some form, and perhaps a kind of `formats`; {} without a file."""
     if not path.is_file():
         return {}
     try:
         found = json.loads(read_regular(path).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}); mend the file or remove it") from error
+    if kind and isinstance(found, dict):
+        formats.check(kind, found, path)
     check_form(found, form, str(path))
     return found
 

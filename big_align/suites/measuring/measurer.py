@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from big_align.core.formats import find_version
 from big_align.data.derived.source_pieces import digest_texts
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.evaluators.classifiers.logistic_regression import TOLERANCE
@@ -24,7 +25,6 @@ from big_align.suites.measuring.plan_model import PlanModel
 from big_align.suites.measuring.plans import BenchmarkPlan
 from big_align.suites.measuring.results import TASK_NAMES
 from big_align.suites.measuring.tasks import TaskSettings
-from big_align.training.logs.evaluations import find_version
 from big_align.use.inference.loaded_model import LoadedModel
 
 

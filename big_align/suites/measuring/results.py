@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from big_align.core.errors import UserError, WrongValue, put_in_a_line
-from big_align.core.locks import lock_folder
 from big_align.core.regular_files import read_regular
-from big_align.core.whole_files import write_whole
+from big_align.core.whole_files import lock_folder, write_whole
 from big_align.data.json_texts import read_json
 from big_align.runs import workdir
 from big_align.suites.measuring.means import add_means

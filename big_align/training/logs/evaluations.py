@@ -1,7 +1,6 @@
 """Evaluations of a run's states, kept in `WORKDIR/evaluations.jsonl`."""
 
 import datetime
-import importlib.metadata
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -9,6 +8,7 @@ from typing import Any
 
 import jax
 
+from big_align.core.formats import find_version
 from big_align.parallel.distributed import agreement
 from big_align.training.logs.line_files import append_line, keep_lines, read_lines
 from big_align.training.logs.metrics import finite_or_text
@@ -78,11 +78,3 @@ def read_training_numbers(workdir: str | os.PathLike) -> dict[str, dict[str, Any
         for record in read_evaluations(workdir)
         if record.get("mode") == TRAINING and isinstance(record.get("numbers"), dict)
     }
-
-
-def find_version() -> str:
-    """Returns the version of the installed package."""
-    try:
-        return importlib.metadata.version("big_align")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"

@@ -16,6 +16,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import multihost
 
+from big_align.core import formats
 from big_align.core.errors import DamagedCheckpoint, NotSavedError, UserError, suggest
 from big_align.core.nodes import Given
 from big_align.core.types import SavedPart
@@ -154,9 +155,10 @@ class Checkpointer:
         self.settle()
         if agreement.share(f"saved/{step}", step in self._steps):
             return
+        noted = {**record, "numbers": numbers and dict(numbers)}
         arguments = ocp.args.Composite(
             state=ocp.args.PyTreeSave(state),
-            record=ocp.args.JsonSave({**record, "numbers": numbers and dict(numbers)}),
+            record=ocp.args.JsonSave(formats.stamp(step_folders.KIND, noted)),
             **{name: handlers.PartSave(part) for name, part in self._parts.items()},
             **{checksums.ITEM: handlers.ChecksumSave(step)},
         )
@@ -251,6 +253,7 @@ class Checkpointer:
 
     def _find_fault(self, step: int) -> str | None:
         """Returns the first fault that a process finds, in all; each compares some of the files."""
+        step_folders.read_record(self.folder / str(step))  # a newer format is no fault
         share = jax.process_index(), jax.process_count()
         fault = checksums.find_fault(self.folder / str(step), step, share)
         return next(filter(None, agreement.gather(f"checkpoint/{step}", fault)), None)

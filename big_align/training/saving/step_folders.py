@@ -9,10 +9,11 @@ from typing import Any
 
 from etils import epath
 
-from big_align.core import whole_files
+from big_align.core import formats, whole_files
 from big_align.core.errors import UserError, tell_in_a_line
 from big_align.core.regular_files import check_regular, is_missing, read_regular
 
+KIND = "checkpoint"
 FOLDER = "checkpoints"  # of a workdir: its checkpoints, each in a folder named by its step
 DAMAGED = "damaged_"  # prefix of the name of a checkpoint that was set aside
 STRAY = "stray_"  # prefix for a folder that is named like a checkpoint but does not hold one
@@ -70,8 +71,12 @@ def read_json(path: epath.Path) -> Any:
 
 def read_record(checkpoint: epath.Path) -> dict[str, Any] | None:
     """Reads what a checkpoint was made with; None if it cannot be read."""
-    found = read_json(checkpoint / "record" / "metadata")
-    return found if isinstance(found, dict) else None
+    path = checkpoint / "record" / "metadata"
+    found = read_json(path)
+    if not isinstance(found, dict):
+        return None
+    formats.check(KIND, found, path)
+    return formats.strip(found)
 
 
 def read_numbers(

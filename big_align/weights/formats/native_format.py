@@ -11,6 +11,7 @@ import numpy as np
 
 from big_align.config.components.tables import TOKENIZERS
 from big_align.config.config_files import make_tuples
+from big_align.core import formats
 from big_align.core.errors import UserError, WeightFileError, WeightsMismatch
 from big_align.core.regular_files import read_regular
 from big_align.data.files import exists, files_of
@@ -20,7 +21,7 @@ from big_align.weights.formats.preprocessing import Preprocessing
 from big_align.weights.formats.pretrained import Classifier, Pretrained, assemble
 from big_align.weights.formats.text_files import read_json
 
-FORMAT = "big_align"
+KIND = "model folder"
 TEMPERATURE, BIAS = "temperature", "bias"
 TEMPLATES = "templates", "trained_templates"
 # Digests of the tokenizer's files, and checksums of those of weights: whoever changes a file on
@@ -39,8 +40,9 @@ VOCABULARIES = {
 
 
 def recognize(path: pathlib.Path, names: Collection[str]) -> bool:
-    """Returns whether a folder is one of ours."""
-    return read_json(path / "config.json").get("format") == FORMAT
+    """Returns whether a folder is one of ours, and no workdir."""
+    config = read_json(path / "config.json")
+    return formats.VERSION in config and "objective" not in config
 
 
 def list_files(path: pathlib.Path, names: Collection[str]) -> list[str]:
@@ -53,6 +55,7 @@ def list_files(path: pathlib.Path, names: Collection[str]) -> list[str]:
 def read(path: pathlib.Path) -> Pretrained:
     """Reads a folder that `write` made; an error lists all that differs from `config.json`."""
     config = make_tuples(read_json(path / "config.json"))
+    formats.check(KIND, config, path / "config.json")
     if missing := [field for field in FIELDS if field not in config]:
         raise WeightFileError(f"{path}/config.json lacks {', '.join(missing)}")
     node, tokenizer = config["model"], _find_vocabularies(path, config)
@@ -145,7 +148,6 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
         tokenizer[file] = name
     seen = pretrained.preprocessing
     config = {
-        "format": FORMAT,
         "model": pretrained.node,
         "image_size": pretrained.image_size,
         "preprocessing": dataclasses.asdict(seen) if seen else None,
@@ -165,7 +167,7 @@ def write(pretrained: Pretrained) -> dict[str, Any]:
     summed = [name for name in (WEIGHTS, CLASSIFIER) if name in files]
 
     def make_config(folder: pathlib.Path) -> dict[str, Any]:  # once the folder is written
-        return config | {SUMS: {name: _sum_up(files[name]) for name in summed}}
+        return formats.stamp(KIND, config | {SUMS: {n: _sum_up(files[n]) for n in summed}})
 
     return files | {"config.json": make_config}
 

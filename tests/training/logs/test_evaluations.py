@@ -2,11 +2,11 @@
 
 import json
 
+from big_align.core.formats import find_version
 from big_align.training.logs.evaluations import (
     EVALUATION,
     TRAINING,
     EvaluationLog,
-    find_version,
     read_evaluations,
 )
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 from jaxtyping import Float, Int
 
 from big_align.core.errors import UserError
-from big_align.core.locks import lock_folder
-from big_align.core.whole_files import PARTIAL, check_local
+from big_align.core.whole_files import PARTIAL, check_local, lock_folder
 from big_align.data.precomputed.shard_files import check_same
 from big_align.use.search.stores import generations
 from big_align.use.search.stores.exact_search import search_exactly

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float
 
-from big_align.core import file_checksums
+from big_align.core import file_checksums, formats
 from big_align.core.errors import UserError, put_in_a_line
 from big_align.core.file_checksums import SEAL
 from big_align.core.regular_files import check_regular
@@ -28,7 +28,7 @@ from big_align.core.whole_files import write_whole
 from big_align.data.precomputed.shard_files import read_description
 from big_align.use.search.stores.store import KINDS
 
-FORMAT = 2
+KIND = "search index"
 INFO = "index.json"
 METADATA, THUMBNAILS = "metadata.parquet", "thumbnails.bin"
 FIELDS = ("model", "weights", "architecture", "transform", "dim", "dtype", "thumbnail")
@@ -76,7 +76,7 @@ def read_info(folder: pathlib.Path) -> dict[str, Any]:
         raise UserError(
             f"{folder} is no index (it has no {INFO}); big_align.tools.index writes one"
         )
-    info = read_description(path, FORMAT, FIELDS)
+    info = read_description(path, KIND, FIELDS)
     if strange := [field for field in TEXTS if not isinstance(info[field], str | None)]:
         raise UserError(f"{path}: `{strange[0]}` is no text; it is not as it was written")
     if not isinstance(info["files"], dict):
@@ -91,7 +91,7 @@ def read_info(folder: pathlib.Path) -> dict[str, Any]:
 
 def write_info(folder: pathlib.Path, info: dict[str, Any]) -> None:
     """Replaces what an index says about itself, as a whole."""
-    sealed = file_checksums.seal({"format": FORMAT} | info)
+    sealed = file_checksums.seal(formats.stamp(KIND, info))
     text = json.dumps(sealed, indent=1, ensure_ascii=False)
     write_whole(folder / INFO, f"{text}\n".encode("utf-8", "backslashreplace"))
 

@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float
 
+from big_align.core import formats
 from big_align.core.errors import UserError, put_in_a_line
 from big_align.use.search.stores.store import CAPTIONS, IMAGES, KINDS
 
-FORMAT = 1
+KIND = "search index in LanceDB"
 INDEX = "index"
 SHOWN = 300  # characters of what the engine says
 SERVER = re.compile(r"[a-z0-9]+://")
@@ -76,16 +77,14 @@ class LanceTables:
         with telling(self.place):
             rows = self.open(INDEX).search().limit(1).to_arrow().to_pylist()
         info = json.loads(rows[0]["info"]) if rows and "info" in rows[0] else {}
-        if info.get("format") != FORMAT:
-            raise UserError(
-                f"lancedb:{self.place} has format {info.get('format')!r}; this version reads "
-                f"{FORMAT}"
-            )
+        formats.check(KIND, info, f"lancedb:{self.place}")
+        if "generation" not in info:
+            raise UserError(f"lancedb:{self.place}: its table {INDEX!r} is not one of an index")
         return info
 
     def write_info(self, info: Mapping[str, Any]) -> None:
         """Replaces what the index says about itself."""
-        row = {"info": json.dumps({"format": FORMAT} | dict(info))}
+        row = {"info": json.dumps(formats.stamp(KIND, info))}
         with telling(self.place):
             mode = "overwrite" if INDEX in self.names else "create"
             self._database.create_table(INDEX, [row], mode=mode)
