@@ -71,7 +71,7 @@ def built(tmp_path_factory):
     clean = tmp_path_factory.mktemp("clean")  # what an earlier build has left would be packed too
     for folder in ("big_align", "configs"):
         shutil.copytree(ROOT / folder, clean / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "LICENSES.md"):
         shutil.copy(ROOT / name, clean)
     command = [sys.executable, "-m", "build", "--no-isolation"]
     done = subprocess.run(command, cwd=clean, check=True, capture_output=True, text=True)

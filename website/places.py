@@ -11,6 +11,9 @@ from website.addresses import ROOT, read_urls
 OUTSIDE = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+    "LICENSES.md": "licenses.md",
     "benchmarks/README.md": "benchmarks.md",
 }
 """Pages that do not lie in `docs`, and what they are called on the site."""
