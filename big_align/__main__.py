@@ -5,9 +5,10 @@
   python -m big_align --mode=eval --workdir=DIR                     evaluates
 
 In a checkout `python main.py` does the same, and so do `big-align train` and `big-align eval`. To
-these a path may be given first: `big-align train data/photos` trains on the pairs there, and a
-workdir is continued or evaluated. NAME is a packaged config, such as quickstart, or a config file.
-Any field is changed by --config.FIELD=VALUE; --help --config=NAME lists all of them.
+these a word may be given first: `big-align train data/photos` trains on the pairs there,
+`big-align train quickstart` by that config, and a workdir is continued or evaluated. NAME is a
+packaged config, such as quickstart, or a config file. Any field is changed by
+--config.FIELD=VALUE; --help --config=NAME lists all of them.
 """
 
 from big_align.parallel.distributed import stop_requests

@@ -18,6 +18,11 @@ FENCES = [
 ]
 
 
+def on_startup(command: str, dirty: bool) -> None:
+    """Does without the outputs of notebooks where somebody waits to look at a page."""
+    notebooks.settings.execute &= command != "serve"
+
+
 def on_config(config):
     """Sets the addresses, and what formulas and the picture of the package become."""
     urls = addresses.read_urls()

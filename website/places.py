@@ -38,9 +38,11 @@ def find_in_repository(uri: str) -> str:
     return from_outside.get(uri, f"docs/{uri}")
 
 
-def read_title(path: pathlib.Path) -> str:
-    """Returns the title of a page, which stands for its path where that is the text of a link."""
-    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+def name_page(words: str, path: str) -> str:
+    """Returns the words of a link, or the title of its page where they are the page's path."""
+    if words not in (path, path.removesuffix("/README.md")):
+        return words
+    return (ROOT / path).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def outside_fences(change: Callable[[str], str], markdown: str) -> str:
@@ -65,17 +67,12 @@ def move_links(markdown: str, uri: str, made: Collection[str] = ()) -> str:
         if not path or re.match(r"\w+:", path) or (uri.startswith("notebooks/") and own in made):
             return link[0]
         path = posixpath.normpath(posixpath.join(folder, path))
+        if not os.path.exists(ROOT / path):
+            raise ValueError(f"{find_in_repository(uri)}: {target} leads nowhere")
         place = find_on_site(path)
         if place is not None:
             there = posixpath.relpath(place, posixpath.dirname(uri) or ".")
-            words = (
-                read_title(ROOT / path)
-                if words in (path, path.removesuffix("/README.md"))
-                else words
-            )
-            return f"{picture}[{words}]({there}{hash_}{anchor})"
-        if not os.path.exists(ROOT / path):
-            raise ValueError(f"{find_in_repository(uri)}: {target} leads nowhere")
+            return f"{picture}[{name_page(words, path)}]({there}{hash_}{anchor})"
         return f"[{words}]({repository}/blob/main/{path}{hash_}{anchor})" if repository else words
 
     return outside_fences(lambda part: LINK.sub(move, part), markdown)

