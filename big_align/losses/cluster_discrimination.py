@@ -47,10 +47,10 @@ def mlcd_loss(
     """Returns the mean of log(1 + sum exp(-s_i)) + log(1 + sum exp(s_j)), eq. 5 of MLCD.
 
     s_i and s_j are the scaled cosines of an image with its positive and its negative centers, those
-    with positives after the margin. The mean is over the examples that are real and have a label; it is 0 if there are none. The
-    others take no part: their labels are not negatives of other examples either, unless sampled.
+    with positives after the margin. An example's own positives are never among its negatives.
 
-    An example's own positives are never among its negatives.
+    The mean is over the examples that are real and have a label; it is 0 if there are none. The
+    others take no part: their labels are not negatives of other examples either, unless sampled.
 
     Args:
       zimg: unit-length image embeddings [b d].

@@ -43,9 +43,9 @@ def contrastive_loss(
       text_label: a label per text [c]; given if and only if `image_label` is.
       image_mask: True on real images [b]; None if all are.
       text_mask: True on real texts [c]; None if all are.
-      text_queries: True on texts [c] that are rows of the text-to-image mean, besides being candidates
-        of the images; None if all are. Texts with the same label all count or none does: all, if
-        any is True.
+      text_queries: True on texts [c] that are rows of the text-to-image mean, besides being
+        candidates of the images; None if all are. Texts with the same label all count or none does:
+        all, if any is True.
       label_smoothing: fraction of the target spread over all real candidates, in [0, 1].
 
     Returns:

@@ -73,9 +73,9 @@ def sampled_cluster_loss(
       columns: the rows that are the positives of each example [b p], -1 for none, as is any beyond
         the rows or that is not real. A repeated one counts once. An example without positives takes
         no part.
-      sampled: True on the rows [n] that are negatives of all examples except those whose positives they
-        are (MLCD §3.2); the others are only for the examples that they are positive for. If None,
-        all real rows are, so one example's positive is every other's negative.
+      sampled: True on the rows [n] that are negatives of all examples except those whose positives
+        they are (MLCD §3.2); the others are only for the examples that they are positive for. If
+        None, all real rows are, so one example's positive is every other's negative.
       scale: factor of the cosines, positive.
       margin: added to the angle of positives, in radians, in [0, pi).
       mesh: the devices over which examples and rows are split, over all axes of a mesh, or over
