@@ -234,7 +234,7 @@ class LoadedModel(Pretrained):
             not a whole number from 1 on, which is told before anything is embedded.
 
         Examples:
-          With embeddings it needs no weights; those of unit length have these cosines:
+          Embeddings, which may have any length, need no weights:
 
           >>> import big_align
           >>> model = big_align.LoadedModel(big_align.load_config("quickstart").model.to_dict(), {})

@@ -220,7 +220,7 @@ class Pretrained:
           transform: the operations as in a config, such as "resize_small(224)|central_crop(224)".
 
         Raises:
-          UserError: an operation is unknown, or the images do not have one size.
+          UserError: the operations cannot be used; the message says why.
         """
         seen = self.preprocessing
         mean = seen.mean if seen else self.node.get("image_mean", IMAGENET_MEAN)
