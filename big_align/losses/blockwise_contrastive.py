@@ -87,7 +87,7 @@ def blockwise_contrastive_loss(
 
     Raises:
       ValueError: as for `big_align.contrastive_loss`, and if `block` is not positive.
-      TypeError: an array has another type, or `mesh` is none.
+      TypeError: an array has another type, or `mesh` is no mesh.
 
     Examples:
       The value is that of the plain formula; a block here holds 100 x 1000 logits:

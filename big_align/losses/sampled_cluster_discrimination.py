@@ -92,7 +92,7 @@ def sampled_cluster_loss(
     Raises:
       ValueError: `loss` is unknown, `block`, `scale` or `margin` is out of range, the rows do not
         divide over the devices, or an array has another shape.
-      TypeError: an array has another type, or `mesh` is none.
+      TypeError: an array has another type, or `mesh` is no mesh.
 
     Source: MLCD (An et al. 2024) §3.2 and eq. 3 to 5.
 

@@ -125,7 +125,7 @@ def blockwise_sigmoid_loss(
 
     Raises:
       ValueError: as for `big_align.sigmoid_loss`, and if `block` is not positive.
-      TypeError: an array has another type, or `mesh` is none.
+      TypeError: an array has another type, or `mesh` is no mesh.
 
     Examples:
       >>> import jax

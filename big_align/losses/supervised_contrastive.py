@@ -101,7 +101,7 @@ def blockwise_supervised_contrastive_loss(
 
     Raises:
       ValueError: `block` is not positive, or an array has another shape.
-      TypeError: an array has another type, or `mesh` is none.
+      TypeError: an array has another type, or `mesh` is no mesh.
 
     Examples:
       >>> import jax
