@@ -10,7 +10,7 @@ if str(ROOT) not in sys.path:  # mkdocs imports this file by its path
     sys.path.insert(0, str(ROOT))
 
 from website import addresses, places  # noqa: E402
-from website.made import formulas, house, notebooks, reference  # noqa: E402
+from website.made import formulas, house, notebooks, public_names, reference  # noqa: E402
 
 FENCES = [
     {"name": "mermaid", "class": "house", "format": house.draw_fence},
@@ -51,3 +51,9 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
     if page.file.src_uri.startswith("reference/"):
         return markdown
     return places.move_links(markdown, page.file.src_uri, files.src_uris)
+
+
+def on_page_content(html: str, page, config, files) -> str:
+    """Links public names in docstrings."""
+    uri = page.file.src_uri
+    return public_names.link_names(html, uri) if uri.startswith("reference/") else html

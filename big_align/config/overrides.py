@@ -78,11 +78,21 @@ def load_config(path: str | os.PathLike, *overrides: str) -> ConfigDict:
     """Loads a config as a command line does, for a notebook.
 
     Args:
-      path: as in `configs/NAME.py`, `NAME:argument` or `WORKDIR/config.json`.
-      overrides: as in `--config.batch_size=8`.
+      path: a file or a name of the package, as in `configs/NAME.py`, `NAME:argument` or
+        `WORKDIR/config.json`.
+      overrides: as in `--config.batch_size=8`; values are written as on a command line.
+
+    Returns:
+      The config with all defaults; it is locked: its fields can be set, and none added.
 
     Raises:
       UserError: there is no such file, or an override does not fit; the message is one line.
+
+    Examples:
+      >>> import big_align
+      >>> config = big_align.load_config("quickstart", "--config.batch_size=64")
+      >>> config.batch_size, config.total_steps, config.objective.name
+      (64, 600, 'align')
     """
     changes, others = split_changes(expand_home(overrides))
     refuse_words(others)

@@ -18,7 +18,19 @@ WRONG_USAGE = 2
 
 
 class UserError(ValueError):
-    """What the user gave cannot be used; the message says what, and what would be right."""
+    """What the user gave cannot be used; the message says what, and what would be right.
+
+    It is a ValueError, and `big_align.core.errors` has its kinds, such as `WeightsMismatch`. The
+    commands print the message in one line, without a traceback.
+
+    Examples:
+      >>> import big_align
+      >>> try:
+      ...     big_align.load_config("quickstart", "--config.batchsize=64")
+      ... except big_align.UserError as error:
+      ...     print(str(error).partition("(")[2])
+      did you mean --config.batch_size=...?)
+    """
 
     is_wrong_value = False
     """Whether it is about a value as it was written, whatever lies on disks."""

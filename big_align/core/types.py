@@ -18,20 +18,20 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 Batch = Mapping[str, Any]
 """Arrays with the global batch leading: those of NumPy become those of JAX when they are placed.
 
-  image      uint8 or float [b h w 3], or [b v h w 3] with v views per image; uint8 is normalized
-             on the device
-  text       int32 [b l], or [b k l] with k texts per image; text_mask, bool of the same shape, is
-             True on real tokens; a text without any real token does not exist
-  label      int32 [b]; -1 for an image-text pair; a class has one number in all parts of the data
-  mask       bool [b]; False on padding
-  tags       int32 [b t], the tags that occur in the texts of an example, ascending; -1 for none
-  true_tags  int32 [b t2], all tags of the image where they are known, including those of `tags`
-  clusters   int32 [b p], the clusters of an image, nearest first; -1 for none
-  key        uint32 [b 2], made by the step: a random key for each example, however a batch is split
-  image_embedding  float [b f], the features of a locked image tower, where they were computed
-             beforehand; the image may then be left out
-  text_embedding   float [b k f], likewise those of a locked text tower, of k >= 1 texts per
-             image; `text_mask` still says which of them exist
+- `image`: uint8 or float [b h w 3], or [b v h w 3] with v views per image; uint8 is normalized on
+  the device
+- `text`: int32 [b l], or [b k l] with k texts per image
+- `text_mask`: bool of the same shape, True on real tokens; a text without any does not exist
+- `label`: int32 [b]; -1 for an image-text pair; a class has one number in all parts of the data
+- `mask`: bool [b]; False on padding
+- `tags`: int32 [b t], the tags that occur in the texts of an example, ascending; -1 for none
+- `true_tags`: int32 [b t2], all tags of the image where they are known, including those of `tags`
+- `clusters`: int32 [b p], the clusters of an image, nearest first; -1 for none
+- `key`: uint32 [b 2], made by the step: a random key for each example, however a batch is split
+- `image_embedding`: float [b f], the features of a locked image tower, where they were computed
+  beforehand; the image may then be left out
+- `text_embedding`: float [b k f], likewise those of a locked text tower, of k >= 1 texts per image;
+  `text_mask` still says which of them exist
 """
 
 Params = Any
@@ -65,11 +65,8 @@ class Objective(Protocol):
 
     The step calls `draw` and `prepare` once, `encode` on the batch or on each of its micro-batches,
     and `loss` on the outputs of the whole batch, so that accumulation keeps every negative. All of
-    them see what `augment` made of the batch.
-
-    `frozen` holds the paths of parameters that the objective leaves as they are, `takes_views` says
-    whether it accepts several views of an image, and `table_sizes` holds the rows of each table
-    without padding.
+    them see what `augment` made of the batch. A class need not derive from this one; most methods
+    are in `big_align.objectives.parts.composed.ComposedObjective`.
 
     It may have `watched`: those of its metrics, all positive, that show when it fails, each with
     the side, "above" or "below", on which a value far outside its running spread is a sign of
@@ -78,6 +75,11 @@ class Objective(Protocol):
     An objective over classes also has `classify`: like `embed_image`, but it returns the logits
     [b c] of the training classes. One that recognizes tags has `recognize`, which returns the
     logits [b c] of the tags of its list, `tags`.
+
+    Attributes:
+      frozen: the paths of parameters that it leaves as they are, such as "model/image".
+      takes_views: whether it accepts several views of an image.
+      table_sizes: by the name of each table, its rows without padding.
     """
 
     frozen: tuple[str, ...]
@@ -85,22 +87,43 @@ class Objective(Protocol):
     table_sizes: Mapping[str, int]
 
     def check_precomputed(self, folders: Mapping[str, str], where: str) -> None:
-        """Checks the folders of precomputed fields, keyed by field, before training.
+        """Checks the folders of precomputed fields before training.
+
+        Args:
+          folders: by the name of a field of the batch, such as "clusters", where its values are.
+          where: the place in the config, for messages.
 
         Raises:
           ConfigError: one is missing or does not fit.
         """
 
     def describe_fields(self) -> Mapping[str, tuple[int, ...]]:
-        """Returns the shapes of int32 fields that an example must have besides the usual ones."""
+        """Tells which int32 fields an example must have besides the usual ones.
+
+        Returns:
+          By the name of a field, its shape for one example, such as (8,) for `clusters` [b 8].
+        """
 
     def scale(self, params: Params) -> Float[Array, ""] | None:
-        """Returns the factor of the cosines of images and texts; None if none are compared."""
+        """Returns the factor of the cosines of images and texts.
+
+        Args:
+          params: the parameters.
+
+        Returns:
+          A scalar, one over the temperature; None if no cosines are compared.
+        """
 
     def init(self, rng: PRNGKeyArray, batch: Batch) -> tuple[Params, ModelState]:
-        """Makes fresh parameters and statistics from a batch of the right shapes.
+        """Makes fresh parameters and statistics.
 
-        Leaves may be boxed with the logical names of their axes (`flax.linen.Partitioned`).
+        Args:
+          rng: a random key.
+          batch: a batch of the right shapes.
+
+        Returns:
+          Parameters, a dictionary with `model`, and statistics, a dictionary. Leaves may be boxed
+          with the logical names of their axes (`flax.linen.Partitioned`).
         """
 
     def augment(self, batch: Batch, rng: PRNGKeyArray, step: Int[Array, ""]) -> Batch:
@@ -111,10 +134,20 @@ class Objective(Protocol):
           rng: the key of the step.
           step: updates done so far; whatever depends on it is put into the batch as an array
             [b ...].
+
+        Returns:
+          The batch that all other methods see.
         """
 
     def init_tables(self, rng: PRNGKeyArray) -> Mapping[str, Array]:
-        """Makes the tables of which a step changes only a few rows; most objectives have none."""
+        """Makes the tables of which a step changes only a few rows; most objectives have none.
+
+        Args:
+          rng: a random key.
+
+        Returns:
+          By name, the initial values [rows d] of each table of `table_sizes`.
+        """
 
     def draw(self, tables: Mapping[str, Any], batch: Batch, rng: PRNGKeyArray) -> Mapping[str, Any]:
         """Draws the rows of each table that a step works with; `loss` gets them in its parameters.
@@ -129,27 +162,90 @@ class Objective(Protocol):
         """
 
     def prepare(self, params: Params, batch: Batch, rng: PRNGKeyArray) -> Any:
-        """Computes what all examples share in this step; differentiable; may return None."""
+        """Computes what all examples share in this step, such as the embeddings of classes.
+
+        Args:
+          params: the parameters.
+          batch: the whole batch that `augment` returned.
+          rng: the key of the step.
+
+        Returns:
+          Anything, which `loss` gets; gradients flow through it. None if there is nothing.
+        """
 
     def encode(
         self, params: Params, model_state: ModelState, batch: Batch, rng: PRNGKeyArray
     ) -> tuple[Outputs, ModelState]:
-        """Encodes a (micro-)batch example by example, in training mode."""
+        """Encodes a batch, or a micro-batch, example by example, in training mode.
+
+        Args:
+          params: the parameters.
+          model_state: the statistics.
+          batch: the whole batch or some rows of it.
+          rng: the key of the step, or of the micro-batch.
+
+        Returns:
+          Outputs, a dictionary of arrays with the batch leading, and the statistics that follow.
+        """
 
     def loss(self, params: Params, outputs: Outputs, prepared: Any, batch: Batch) -> MeasuredLoss:
-        """Returns the loss of the whole batch and named scalars to log."""
+        """Compares the outputs of the whole batch.
+
+        Args:
+          params: the parameters; with tables also the rows that `draw` returned, as `drawn`.
+          outputs: what `encode` returned for the whole batch.
+          prepared: what `prepare` returned.
+          batch: the whole batch that `augment` returned.
+
+        Returns:
+          The loss, a scalar, and named scalars to log with it.
+        """
 
     def project(self, params: Params) -> Params:
-        """Moves parameters back into their bounds after an update."""
+        """Moves parameters back into their bounds after an update.
+
+        Args:
+          params: the parameters after the update.
+
+        Returns:
+          Parameters of the same shapes.
+        """
 
     def image_features(self, params: Params, model_state: ModelState, batch: Batch) -> Features:
-        """Returns the pooled features of the image tower, in evaluation mode."""
+        """Returns what the image tower pools, in evaluation mode.
+
+        Args:
+          params: the parameters.
+          model_state: the statistics.
+          batch: with `image`.
+
+        Returns:
+          Features [b f], not normalized.
+        """
 
     def embed_image(self, params: Params, model_state: ModelState, batch: Batch) -> Embeddings:
-        """Returns unit-length image embeddings, in evaluation mode."""
+        """Embeds images, in evaluation mode.
+
+        Args:
+          params: the parameters.
+          model_state: the statistics.
+          batch: with `image`.
+
+        Returns:
+          Embeddings [b d] of unit length.
+        """
 
     def embed_text(self, params: Params, model_state: ModelState, batch: Batch) -> Embeddings:
-        """Returns unit-length text embeddings, in evaluation mode."""
+        """Embeds texts, in evaluation mode.
+
+        Args:
+          params: the parameters.
+          model_state: the statistics.
+          batch: with `text` and `text_mask`.
+
+        Returns:
+          Embeddings [b d] of unit length.
+        """
 
 
 @runtime_checkable
@@ -186,10 +282,10 @@ class TrainingData(Protocol):
     saved: Mapping[str, SavedPart]
 
     def epochs(self, step: int) -> dict[str, float]:
-        """Returns how many epochs have passed before a step, by logged name."""
+        """Returns how many epochs have passed before a step, by logged name, such as `epoch`."""
 
     def batch(self, step: int) -> dict[str, np.ndarray]:
-        """Makes the batch of a step."""
+        """Makes the batch of a step, counted from 0: arrays of NumPy by the names of a batch."""
 
     def iterate(self, start_step: int) -> Iterator[dict[str, np.ndarray]]:
         """Yields the batches from a step on.

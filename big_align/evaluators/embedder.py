@@ -47,11 +47,12 @@ class Verbs(Protocol):
 class Embedder:
     """Embeds with the towers of an objective; compiles once per shape.
 
-    What the objective lacks, such as classes, is a UserError when a method asks for it.
+    What the objective lacks, such as classes, is a UserError when a method asks for it. The arrays
+    that it returns are NumPy's, the same on every process.
 
     Args:
       objective: provides `embed_image` and `embed_text`, and possibly `image_features`, `classify`
-        and `recognize`.
+        and `recognize`, as `big_align.Objective` describes them.
       mesh: the devices to use.
       batch_size: rows of a batch over all devices, a multiple of the number of devices.
     """
@@ -66,7 +67,15 @@ class Embedder:
         self._variables: tuple[Params, ModelState] | None = None
 
     def use(self, params: Params, model_state: ModelState) -> "Embedder":
-        """Sets the weights to embed with from now on."""
+        """Sets the weights to embed with from now on.
+
+        Args:
+          params: the parameters of the objective.
+          model_state: its statistics.
+
+        Returns:
+          This embedder.
+        """
         self._variables = (params, model_state)
         return self
 
@@ -77,9 +86,16 @@ class Embedder:
         return None if scale is None else float(1 / scale)
 
     def compile_verbs(self, verbs: tuple[str, ...]) -> Callable:
-        """Returns methods of the objective, compiled lazily, with results gathered on every device.
+        """Compiles methods of the objective together, when they are first called.
 
         The compiler computes what two of them have in common, the image tower, only once.
+
+        Args:
+          verbs: their names, such as ("embed_image", "image_features").
+
+        Returns:
+          A function from parameters, statistics and a placed batch to what each method returns, in
+          float32 and gathered on every device, and the mask of the batch.
         """
         if verbs not in self._compiled:
             functions = [self._lookup(verb) for verb in verbs]
@@ -130,15 +146,15 @@ class Embedder:
           count: number of examples; the rest of the last batch is padding.
 
         Returns:
-          Unit-length embeddings in the order of the loader, and which of them are real (not those
-          of images that could not be decoded), on every process.
+          Unit-length embeddings [n d] in the order of the loader, and which of them are real [n],
+          not those of images that could not be decoded.
         """
         return self._apply_to_images(("embed_image",), batches, count)
 
     def image_features(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
     ) -> tuple[Float[np.ndarray, "n f"], Bool[np.ndarray, "n"]]:
-        """Like `embed_images`, but returns what the image tower pools, before any projection."""
+        """Like `embed_images`, but returns what the image tower pools [n f], not normalized."""
         return self._apply_to_images(("image_features",), batches, count)
 
     def embeddings_and_features(
@@ -150,13 +166,13 @@ class Embedder:
     def classify_images(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
     ) -> tuple[Float[np.ndarray, "n c"], Bool[np.ndarray, "n"]]:
-        """Like `embed_images`, but returns logits over the classes of the objective's training."""
+        """Like `embed_images`, but returns logits [n c] of the classes of the training."""
         return self._apply_to_images(("classify",), batches, count)
 
     def recognize(
         self, batches: Iterable[dict[str, np.ndarray]], count: int
     ) -> tuple[Float[np.ndarray, "n c"], Bool[np.ndarray, "n"]]:
-        """Like `embed_images`, but returns logits of the tags that the objective recognizes."""
+        """Like `embed_images`, but returns logits [n c] of the tags that are recognized."""
         return self._apply_to_images(("recognize",), batches, count)
 
     def embed_texts(
@@ -169,14 +185,15 @@ class Embedder:
           text_mask: True on real tokens.
 
         Returns:
-          Unit-length embeddings, on every process.
+          Unit-length embeddings [n d], in the order of the texts.
         """
         return self._apply_to_texts("embed_text", text, text_mask)
 
     def text_function(self) -> tuple[Callable[..., jax.Array], Params, ModelState]:
         """Returns a differentiable function that embeds texts, and the weights in use.
 
-        It is a function of parameters, statistics and a placed batch.
+        Returns:
+          A function of parameters, statistics and a placed batch; parameters; and statistics.
         """
         if self._variables is None:
             raise RuntimeError("call use(params, model_state) before embedding")
@@ -201,6 +218,9 @@ class Embedder:
           text_mask: True on real tokens.
           many: from this many batches on, texts are grouped by length and cut; 1 for a caller that
             passes parts of many texts one after the other.
+
+        Returns:
+          Features [n f], in the order of the texts.
         """
         return self._apply_to_texts("text_features", text, text_mask, many)
 

@@ -15,17 +15,27 @@ class Evaluator(Protocol):
     """Measures a model through an `Embedder` and returns named numbers.
 
     Its class may say what it needs, which is checked before training:
-      `needs(settings)`  a classmethod: the methods of the objective that it calls, given the
-                         fields of its config node;
-      `check_objective(settings, objective)`  a classmethod: raises a ValueError if it cannot
-                         measure this objective.
+
+    - `needs(settings)`, a classmethod, returns the names of the methods of the objective that it
+      calls, such as ("embed_image",), given the fields of its config node.
+    - `check_objective(settings, objective)`, a classmethod, raises a ValueError if it cannot
+      measure this objective.
+
     Its instances may list the names of the numbers they return in `numbers`, and those of which
     lower is better in `lower_is_better`; without the latter, the names of the numbers decide.
     One that shows more than numbers also has `measure(embedder)`, which returns an
     `exhibits.exhibit.Measured`: the same numbers, and a function that makes the pictures.
     """
 
-    def __call__(self, embedder: Embedder) -> dict[str, float]: ...
+    def __call__(self, embedder: Embedder) -> dict[str, float]:
+        """Measures the weights that the embedder has.
+
+        Args:
+          embedder: embeds images and texts with the model.
+
+        Returns:
+          Numbers by name; they are logged as `EVALUATOR/NAME`.
+        """
 
 
 class ImageEvaluator:

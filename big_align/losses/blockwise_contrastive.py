@@ -1,6 +1,6 @@
 """Softmax over the pairs of a batch, in blocks of rows over the devices of a mesh.
 
-The same numbers and gradients as `contrastive.contrastive_loss`, without the full logits matrix.
+The same numbers and gradients as `contrastive_loss`, without the full logits matrix.
 
 Each device holds its images x and gathers all texts y. One matrix product S = scale * x y^T serves
 both directions: rows are normalized at once, columns by a running (maximum, sum of exponentials)
@@ -63,19 +63,18 @@ def blockwise_contrastive_loss(
     mesh: Mesh | Shards | None = None,
     block: Block = None,
     keep_logits_bytes: int = 2**28,
-) -> Losses:
-    """Returns what `contrastive.contrastive_loss` returns, in less memory.
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Returns what `big_align.contrastive_loss` returns, in less memory.
 
     Besides its arguments, a device needs memory for a few blocks [block c], for all texts [c d]
     and, if they fit in `keep_logits_bytes`, for its own logits. In tiles it needs memory for slopes
     in bfloat16 instead, for 512 MiB or 1024 rows at a time, and for no logits.
 
-    The other arguments are those of `contrastive.contrastive_loss`; embeddings are float32 or
-    bfloat16.
+    The arguments that are not listed are those of `big_align.contrastive_loss`.
 
     Args:
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
-        `Shards(mesh, axes)`; None computes in one piece.
+        `big_align.Shards(mesh, axes)`; None computes in one piece.
       block: rows of logits that a device computes at a time, or "tiles", which never writes them to
         memory; None for tiles on NVIDIA H100 and H200 in bfloat16 with jax 0.11, if the batch is
         large, or else for 256 or, on GPUs, for as many as make 256 MiB. On other devices, tiles are
@@ -84,10 +83,24 @@ def blockwise_contrastive_loss(
         than this, which saves one of four matrix products; in tiles they are not.
 
     Returns:
-      Two scalars, image-to-text and text-to-image.
+      Two scalars, image-to-text and text-to-image, float32.
 
     Raises:
-      ValueError: as for `contrastive.contrastive_loss`, and if `block` is not positive.
+      ValueError: as for `big_align.contrastive_loss`, and if `block` is not positive.
+      TypeError: an array has another type, or `mesh` is no mesh.
+
+    Examples:
+      The value is that of the plain formula; a block here holds 100 x 1000 logits:
+
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> z = jax.random.normal(jax.random.key(0), (2, 1000, 64))
+      >>> zimg, ztxt = z / jnp.linalg.norm(z, axis=-1, keepdims=True)
+      >>> plain = big_align.contrastive_loss(zimg, ztxt, 10.0)
+      >>> blockwise = big_align.blockwise_contrastive_loss(zimg, ztxt, 10.0, block=100)
+      >>> bool(jnp.allclose(jnp.stack(plain), jnp.stack(blockwise), rtol=1e-5))
+      True
     """
     check_smoothing(label_smoothing)
     shards = Shards.over(mesh)

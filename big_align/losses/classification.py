@@ -31,16 +31,26 @@ def softmax_cross_entropy(
     not count in the value or in the mean, and its gradient is 0.
 
     Args:
-      logits: logit of each class; without smoothing, -inf rules a class out.
-      label: the right class.
-      mask: True on real rows.
+      logits: logit of each class [b c]; without smoothing, -inf rules a class out.
+      label: the right class of each row [b].
+      mask: True on real rows [b].
       label_smoothing: fraction of the target spread over all classes, in [0, 1].
 
     Returns:
       A scalar, float32, or float64 of such logits.
 
     Raises:
-      ValueError: `label_smoothing` is not in [0, 1].
+      ValueError: `label_smoothing` is not in [0, 1], or an array has another shape.
+      TypeError: an array has another type.
+
+    Examples:
+      Two classes are equally probable; the second row has no label, and takes no part:
+
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> logits, label, mask = jnp.zeros((2, 2)), jnp.array([0, -1]), jnp.array([True, True])
+      >>> print(f"{big_align.softmax_cross_entropy(logits, label, mask):.4f}")
+      0.6931
     """
     check_smoothing(label_smoothing)
     takes_part = labeled_rows(label, mask, logits.shape[1])

@@ -46,23 +46,46 @@ def mlcd_loss(
 ) -> Float[Array, ""]:
     """Returns the mean of log(1 + sum exp(-s_i)) + log(1 + sum exp(s_j)), eq. 5 of MLCD.
 
+    s_i and s_j are the scaled cosines of an image with its positive and its negative centers, those
+    with positives after the margin. An example's own positives are never among its negatives.
+
     The mean is over the examples that are real and have a label; it is 0 if there are none. The
     others take no part: their labels are not negatives of other examples either, unless sampled.
 
-    An example's own positives are never among its negatives.
-
     Args:
-      zimg: unit-length image embeddings.
-      centers: class centers of any length; only their directions count (MLCD A.1).
-      labels: the positives i of each example; a repeated one counts once, and one outside [0, k),
-        such as -1, does not count.
-      mask: True on real examples; None if all are.
-      sampled: the centers that may be negatives, the set that MLCD §3.2 draws again in each step;
-        -1 stands for none. If None, all centers are.
+      zimg: unit-length image embeddings [b d].
+      centers: class centers [k d] of any length; only their directions count (MLCD A.1).
+      labels: the positives i of each example [b p]; a repeated one counts once, and one outside
+        [0, k), such as -1, does not count.
+      mask: True on real examples [b]; None if all are.
+      sampled: the centers that may be negatives [n], the set that MLCD §3.2 draws again in each
+        step; -1 stands for none. If None, all centers are.
       negatives: "sampled", only these, as in §3.2; or "drawn", these and all centers that are
         positive for any example.
       scale: factor of the cosines. MLCD gives none; ArcFace (Deng et al. 2019): 64.
-      margin: added to the angle of positives (MLCD A.1: 0.3), see `add_margin`.
+      margin: added to the angle of positives, in radians (MLCD A.1: 0.3).
+
+    Returns:
+      A scalar, float32.
+
+    Raises:
+      ValueError: `negatives` is unknown, `scale` is not positive, `margin` is not in [0, pi), or an
+        array has another shape.
+      TypeError: an array has another type.
+
+    Source: MLCD (An et al. 2024) eq. 5 and §3.2; the margin is that of ArcFace (Deng et al. 2019).
+
+    Examples:
+      An image has one positive, with cosine 1, and two negatives, with cosine 0; so the loss is
+      log(1 + exp(-1)) + log(1 + 2):
+
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> zimg, labels = jnp.array([[1.0, 0.0]]), jnp.array([[0, -1]])
+      >>> centers = jnp.array([[2.0, 0.0], [0.0, 3.0], [0.0, -1.0]])
+      >>> loss = big_align.mlcd_loss(zimg, centers, labels, scale=1.0, margin=0.0)
+      >>> print(f"{loss:.4f}")
+      1.4119
     """
     return _discriminate("mlcd", zimg, centers, labels, mask, sampled, negatives, scale, margin)
 
@@ -82,7 +105,22 @@ def mlc_loss(
 ) -> Float[Array, ""]:
     """Returns the mean of log(1 + sum exp(s_j) sum exp(-s_i)), eq. 4 of MLCD.
 
-    Arguments and mean are those of `mlcd_loss`.
+    The mean is over the examples that are real and have a label; it is 0 if there are none.
+    Arguments and errors are those of `big_align.mlcd_loss`.
+
+    Returns:
+      A scalar, float32.
+
+    Examples:
+      The positive and the negatives are those of the example there: log(1 + 2 exp(-1)).
+
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> zimg, labels = jnp.array([[1.0, 0.0]]), jnp.array([[0, -1]])
+      >>> centers = jnp.array([[2.0, 0.0], [0.0, 3.0], [0.0, -1.0]])
+      >>> loss = big_align.mlc_loss(zimg, centers, labels, scale=1.0, margin=0.0)
+      >>> print(f"{loss:.4f}")
+      0.5514
     """
     return _discriminate("mlc", zimg, centers, labels, mask, sampled, negatives, scale, margin)
 
@@ -102,7 +140,26 @@ def unicom_loss(
 ) -> Float[Array, ""]:
     """Returns the mean cross-entropy of the first label, eq. 3 of MLCD, the loss of UNICOM.
 
-    Arguments and mean are those of `mlcd_loss`; only the first column of labels counts.
+    Only the first column of labels counts.
+
+    The mean is over the examples that are real and have a label; it is 0 if there are none.
+    Arguments and errors are those of `big_align.mlcd_loss`.
+
+    Returns:
+      A scalar, float32.
+
+    Examples:
+      Without a margin it is the softmax cross-entropy of the scaled cosines:
+
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> zimg, label = jnp.array([[0.6, 0.8]]), jnp.array([1])
+      >>> centers = jnp.eye(2)
+      >>> loss = big_align.unicom_loss(zimg, centers, label[:, None], scale=10.0, margin=0.0)
+      >>> logits = 10.0 * zimg @ centers.T
+      >>> softmax = big_align.softmax_cross_entropy(logits, label, jnp.array([True]))
+      >>> print(f"{loss:.4f} {softmax:.4f}")
+      0.1269 0.1269
     """
     first = labels[:, :1]
     return _discriminate("unicom", zimg, centers, first, mask, sampled, negatives, scale, margin)

@@ -36,26 +36,45 @@ def contrastive_loss(
     the value or in the mean, and the mean over no rows is 0.
 
     Args:
-      zimg: unit-length image embeddings.
-      ztxt: unit-length text embeddings.
+      zimg: unit-length image embeddings [b d], float32 or bfloat16.
+      ztxt: unit-length text embeddings [c d].
       scale: factor of the cosines (one over ALIGN's temperature, CLIP's exp(tau)).
-      image_label: a label per image; if None, image i and text i are the only positives.
-      text_label: a label per text; given if and only if `image_label` is.
-      image_mask: True on real images; None if all are.
-      text_mask: True on real texts; None if all are.
-      text_queries: True on texts that are rows of the text-to-image mean, besides being candidates
-        of the images; None if all are. Texts with the same label all count or none does: all, if
-        any is True.
+      image_label: a label per image [b]; if None, image i and text i are the only positives.
+      text_label: a label per text [c]; given if and only if `image_label` is.
+      image_mask: True on real images [b]; None if all are.
+      text_mask: True on real texts [c]; None if all are.
+      text_queries: True on texts [c] that are rows of the text-to-image mean, besides being
+        candidates of the images; None if all are. Texts with the same label all count or none does:
+        all, if any is True.
       label_smoothing: fraction of the target spread over all real candidates, in [0, 1].
 
     Returns:
-      Two scalars, image-to-text and text-to-image. ALIGN adds them, CLIP and UniCL average them.
+      Two scalars, image-to-text and text-to-image, float32. ALIGN adds them, CLIP and UniCL average
+      them.
 
     Raises:
       ValueError: one of the labels is missing, the batches differ in size but there are no labels,
-        or `label_smoothing` is not in [0, 1].
+        `label_smoothing` is not in [0, 1], or an array has another shape.
+      TypeError: an array has another type.
 
-    Sources: ALIGN (Jia et al., 2021) eq. 1 and 2; UniCL (Yang et al., 2022) Algorithm 1.
+    Sources: ALIGN (Jia et al. 2021) eq. 1 and 2; UniCL (Yang et al. 2022) Algorithm 1.
+
+    Examples:
+      Of two pairs that are orthogonal to each other, each costs log(1 + exp(-1)):
+
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> z = jnp.eye(2)
+      >>> image_to_text, text_to_image = big_align.contrastive_loss(z, z, scale=1.0)
+      >>> print(f"{image_to_text:.4f} {text_to_image:.4f}")
+      0.3133 0.3133
+
+      With one label for both, every image has two positives, and can be right about half of each:
+
+      >>> same = jnp.zeros(2, int)
+      >>> loss, _ = big_align.contrastive_loss(z, z, 1.0, image_label=same, text_label=same)
+      >>> print(f"{loss:.4f}")
+      0.8133
     """
     check_smoothing(label_smoothing)
     image_label, text_label, image_mask, text_mask = complete_targets(

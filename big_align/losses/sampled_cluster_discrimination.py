@@ -59,7 +59,7 @@ def sampled_cluster_loss(
     mesh: Mesh | Shards | None = None,
     block: Block = None,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-    """Returns one of the losses of `cluster_discrimination`, in less memory.
+    """Returns what `big_align.mlcd_loss`, `mlc_loss` or `unicom_loss` returns, in less memory.
 
     The negatives of an example are the sampled rows that are not its positives. Besides its
     arguments and their gradients, a device needs memory for all embeddings [b d] and for a few
@@ -67,22 +67,22 @@ def sampled_cluster_loss(
 
     Args:
       loss: "mlcd", "mlc" or "unicom"; the last uses only the first column of `columns`.
-      zimg: unit-length image embeddings, float32 or bfloat16; cosines add up in float32.
-      rows: drawn centers, of any length; each device has the same number.
-      row_mask: True on real rows.
-      columns: the rows that are the positives of each example, -1 for none, as is any beyond the
-        rows or that is not real. A repeated one counts once. An example without positives takes no
-        part.
-      sampled: True on the rows that are negatives of all examples except those whose positives they
-        are (MLCD §3.2); the others are only for the examples that they are positive for. If None,
-        all real rows are, so one example's positive is every other's negative.
+      zimg: unit-length image embeddings [b d], float32 or bfloat16; cosines add up in float32.
+      rows: drawn centers [n d], of any length; each device has the same number.
+      row_mask: True on real rows [n].
+      columns: the rows that are the positives of each example [b p], -1 for none, as is any beyond
+        the rows or that is not real. A repeated one counts once. An example without positives takes
+        no part.
+      sampled: True on the rows [n] that are negatives of all examples except those whose positives
+        they are (MLCD §3.2); the others are only for the examples that they are positive for. If
+        None, all real rows are, so one example's positive is every other's negative.
       scale: factor of the cosines, positive.
-      margin: added to the angle of positives, in [0, pi).
+      margin: added to the angle of positives, in radians, in [0, pi).
       mesh: the devices over which examples and rows are split, over all axes of a mesh, or over
-        those of a `Shards(mesh, axes)`; None computes in one piece.
+        those of a `big_align.Shards(mesh, axes)`; None computes in one piece.
       block: rows that a device compares with all examples at a time, or "tiles", as
-        `blockwise_contrastive_loss` takes it, but for its default of 1024. With `zimg` in bfloat16,
-        tiles round the directions of centers to bfloat16, too.
+        `big_align.blockwise_contrastive_loss` takes it, but for its default of 1024. With `zimg` in
+        bfloat16, tiles round the directions of centers to bfloat16, too.
 
     Returns:
       A scalar, and metrics of the examples that take part: the mean cosines, without margin,
@@ -90,8 +90,29 @@ def sampled_cluster_loss(
       0 if there are none.
 
     Raises:
-      ValueError: `loss` is unknown, `block`, `scale` or `margin` is out of range, or the rows do
-        not divide over the devices.
+      ValueError: `loss` is unknown, `block`, `scale` or `margin` is out of range, the rows do not
+        divide over the devices, or an array has another shape.
+      TypeError: an array has another type, or `mesh` is no mesh.
+
+    Source: MLCD (An et al. 2024) §3.2 and eq. 3 to 5.
+
+    Examples:
+      With the whole table as rows it is the plain loss, here with 10 labels and 4 blocks:
+
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> key, real = jax.random.key(0), jnp.ones(1000, bool)
+      >>> zimg, centers = jax.random.normal(key, (32, 64)), jax.random.normal(key, (1000, 64))
+      >>> zimg = zimg / jnp.linalg.norm(zimg, axis=-1, keepdims=True)
+      >>> labels = jax.random.randint(key, (32, 10), 0, 1000)
+      >>> loss, metrics = big_align.sampled_cluster_loss(
+      ...     "mlcd", zimg, centers, real, labels, block=250
+      ... )
+      >>> bool(jnp.isclose(loss, big_align.mlcd_loss(zimg, centers, labels), rtol=1e-5))
+      True
+      >>> sorted(metrics)
+      ['negative_cosine', 'negatives', 'positive_cosine', 'positives']
     """
     check_known("loss", loss, LOSSES)
     check_range(scale, margin)

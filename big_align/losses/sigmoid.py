@@ -51,19 +51,34 @@ def sigmoid_loss(
     is a sum over k times as many pairs; without real images the loss is 0.
 
     Args:
-      zimg: unit-length image embeddings.
-      ztxt: unit-length text embeddings.
+      zimg: unit-length image embeddings [b d], float32 or bfloat16.
+      ztxt: unit-length text embeddings [c d].
       scale: factor of the cosines; SigLIP learns its logarithm, initially log(10).
       bias: added to all logits, initially -10. This follows Algorithm 1; the formula of §3.2 has
         the opposite sign, with which that value would classify all pairs as positive.
-      image_label: a label per image; if None, image i and text i are the only positives.
-      text_label: a label per text; given if and only if `image_label` is.
-      image_mask: True on real images; None if all are.
-      text_mask: True on real texts; None if all are.
+      image_label: a label per image [b]; if None, image i and text i are the only positives.
+      text_label: a label per text [c]; given if and only if `image_label` is.
+      image_mask: True on real images [b]; None if all are.
+      text_mask: True on real texts [c]; None if all are.
+
+    Returns:
+      A scalar, float32.
 
     Raises:
-      ValueError: one of the labels is missing, or the batches differ in size but there are no
-        labels.
+      ValueError: one of the labels is missing, the batches differ in size but there are no labels,
+        or an array has another shape.
+      TypeError: an array has another type.
+
+    Source: SigLIP (Zhai et al. 2023) §3.2 and Algorithm 1.
+
+    Examples:
+      Of the four pairs, two cost log(1 + exp(-1)) and two log(2); there are two images:
+
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> z = jnp.eye(2)
+      >>> print(f"{big_align.sigmoid_loss(z, z, scale=1.0, bias=0.0):.4f}")
+      1.0064
     """
     image_label, text_label, image_mask, text_mask = complete_targets(
         zimg, ztxt, image_label, text_label, image_mask, text_mask
@@ -92,21 +107,36 @@ def blockwise_sigmoid_loss(
     mesh: Mesh | Shards | None = None,
     block: Block = None,
 ) -> Float[Array, ""]:
-    """Returns what `sigmoid_loss` returns, in less memory.
+    """Returns what `big_align.sigmoid_loss` returns, in less memory.
 
     Besides its arguments and their gradients, a device needs memory for a few blocks [block c] and
     for all texts [c d] with their gradient.
 
-    The other arguments are those of `sigmoid_loss`; embeddings are float32 or bfloat16.
+    The arguments that are not listed are those of `big_align.sigmoid_loss`.
 
     Args:
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
-        `Shards(mesh, axes)`; None computes in one piece.
+        `big_align.Shards(mesh, axes)`; None computes in one piece.
       block: rows of logits that a device computes at a time, or "tiles", as
-        `blockwise_contrastive_loss` takes it.
+        `big_align.blockwise_contrastive_loss` takes it.
+
+    Returns:
+      A scalar, float32.
 
     Raises:
-      ValueError: as for `sigmoid_loss`, and if `block` is not positive.
+      ValueError: as for `big_align.sigmoid_loss`, and if `block` is not positive.
+      TypeError: an array has another type, or `mesh` is no mesh.
+
+    Examples:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> z = jax.random.normal(jax.random.key(0), (2, 1000, 64))
+      >>> zimg, ztxt = z / jnp.linalg.norm(z, axis=-1, keepdims=True)
+      >>> plain = big_align.sigmoid_loss(zimg, ztxt, 10.0, -10.0)
+      >>> blockwise = big_align.blockwise_sigmoid_loss(zimg, ztxt, 10.0, -10.0, block=100)
+      >>> bool(jnp.isclose(plain, blockwise, rtol=1e-5))
+      True
     """
     shards = Shards.over(mesh)
     dtype = zimg.dtype if zimg.dtype == ztxt.dtype else wide(zimg.dtype)

@@ -41,13 +41,30 @@ def supervised_contrastive_loss(
     rows are contrasted with it.
 
     Args:
-      z: unit-length embeddings; several views of an image are several rows.
-      label: a label per row.
+      z: unit-length embeddings [n d], float32 or bfloat16; several views of an image are several
+        rows.
+      label: a label per row [n].
       scale: factor of the cosines, one over the temperature.
-      mask: True on real rows; None if all are.
+      mask: True on real rows [n]; None if all are.
 
-    Source: Khosla et al. 2020, "Supervised contrastive learning", eq. 2 (the sum over positives is
-    outside the logarithm), averaged over rows instead of summed.
+    Returns:
+      A scalar, float32.
+
+    Raises:
+      ValueError: an array has another shape.
+      TypeError: an array has another type.
+
+    Source: SupCon (Khosla et al. 2020) eq. 2, where the sum over positives is outside the
+    logarithm, averaged over rows instead of summed.
+
+    Examples:
+      Two rows attract each other, and each costs log(1 + exp(-1)); the third has no positive:
+
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> z, label = jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), jnp.array([4, 4, 7])
+      >>> print(f"{big_align.supervised_contrastive_loss(z, label, scale=1.0):.4f}")
+      0.3133
     """
     rows = number_rows(z, label, mask)
     return mean_over(*contrast_rows(rows, rows, scale))
@@ -64,22 +81,38 @@ def blockwise_supervised_contrastive_loss(
     mesh: Mesh | Shards | None = None,
     block: int | None = None,
 ) -> Float[Array, ""]:
-    """Returns what `supervised_contrastive_loss` returns, in less memory.
+    """Returns what `big_align.supervised_contrastive_loss` returns, in less memory.
 
     Besides its arguments, a device needs memory for a few blocks [block n] and for all embeddings
     and their gradient, [n d] each.
 
-    The other arguments are those of `supervised_contrastive_loss`; embeddings are float32 or
-    bfloat16, and cosines add up in float32.
-
     Args:
+      z: unit-length embeddings [n d], float32 or bfloat16; cosines add up in float32.
+      label: a label per row [n].
+      scale: factor of the cosines, one over the temperature.
+      mask: True on real rows [n]; None if all are.
       mesh: the devices that share the work, over all axes of a mesh, or over those of a
-        `Shards(mesh, axes)`; None computes in one piece.
+        `big_align.Shards(mesh, axes)`; None computes in one piece.
       block: rows of logits that a device computes at a time; None for 256 or, on GPUs, for as many
         as make 256 MiB.
 
+    Returns:
+      A scalar, float32.
+
     Raises:
-      ValueError: `block` is not positive.
+      ValueError: `block` is not positive, or an array has another shape.
+      TypeError: an array has another type, or `mesh` is no mesh.
+
+    Examples:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> z = jax.random.normal(jax.random.key(0), (1000, 64))
+      >>> z, label = z / jnp.linalg.norm(z, axis=-1, keepdims=True), jnp.arange(1000) % 10
+      >>> plain = big_align.supervised_contrastive_loss(z, label, 10.0)
+      >>> blockwise = big_align.blockwise_supervised_contrastive_loss(z, label, 10.0, block=100)
+      >>> bool(jnp.isclose(plain, blockwise, rtol=1e-5))
+      True
     """
     shards = Shards.over(mesh)
     blocks = count_blocks(len(z), len(z), shards, block)

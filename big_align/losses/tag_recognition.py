@@ -39,11 +39,30 @@ def find_tags(
     """Returns which tags are found: those not given whose probability is above the threshold.
 
     Args:
-      logits: logit of each tag.
-      given: the tags that are known.
-      mask: True on real rows; nothing is found in the others.
-      correcting: whether to find tags at all, for the batch or for each row.
+      logits: logit of each tag [b c].
+      given: the tags that are known [b c].
+      mask: True on real rows [b]; nothing is found in the others.
+      correcting: whether to find tags at all, for the batch [] or for each row [b].
       threshold: threshold of the probability, in (0, 1) (IDEA §4.1: 0.6).
+
+    Returns:
+      True on the tags that are found [b c]; no gradient flows through it.
+
+    Raises:
+      ValueError: an array has another shape.
+      TypeError: an array has another type.
+
+    Source: IDEA (Huang et al. 2022) §3.2; SPLC (Zhang et al. 2021).
+
+    Examples:
+      The first tag is found, the second is improbable, and the third was given:
+
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> logits, given = jnp.array([[2.0, -2.0, 2.0]]), jnp.array([[False, False, True]])
+      >>> true = jnp.array([True])
+      >>> print(big_align.find_tags(logits, given, mask=true, correcting=true))
+      [[ True False False]]
     """
     wanted = (mask & correcting)[:, None] & ~given
     return wanted & (jax.nn.sigmoid(logits.astype(jnp.float32)) > threshold)
@@ -120,19 +139,40 @@ def tag_recognition_loss(
     mask: Bool[Array, " b"],
     weights: Float[Array, " c"],
 ) -> Float[Array, ""]:
-    """Returns the loss with the given name.
+    """Returns one of the losses of tags, each of which is a separate decision.
 
     Args:
       name: "bce" (eq. 1) and "weighted_bce" (eq. 2) treat found tags as negative; "splc" is eq. 2
-        with found tags as positive; "splc_focal" is the loss of SPLC's authors.
-      logits: logit of each tag.
-      given: the tags that are known.
-      found: found tags, from `find_tags`.
-      mask: True on real rows.
-      weights: weights of the tags, inversely proportional to the square root of their frequency.
+        with found tags as positive; "splc_focal" is the loss of SPLC's authors, with a margin of 1
+        on given tags and focal weights of exponent 2.
+      logits: logit of each tag [b c].
+      given: the tags that are known [b c].
+      found: found tags [b c], from `big_align.find_tags`.
+      mask: True on real rows [b]; the others affect neither the value nor the gradient.
+      weights: weights of the tags [c], in IDEA inversely proportional to the square root of their
+        frequency; only "weighted_bce" and "splc" use them.
+
+    Returns:
+      The sum over tags and mean over real rows, float32; 0 if there are none.
 
     Raises:
-      ValueError: the name is none of `LOSSES`.
+      ValueError: the name is none of these, or an array has another shape.
+      TypeError: an array has another type.
+
+    Sources: IDEA (Huang et al. 2022) eq. 1 to 3; SPLC (Zhang et al. 2021).
+
+    Examples:
+      Each tag is as probable as not, and costs log(2), but the second weighs twice as much:
+
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> logits, weights, mask = jnp.zeros((1, 3)), jnp.array([1.0, 2.0, 1.0]), jnp.array([True])
+      >>> given, found = jnp.array([[True, False, False]]), jnp.array([[False, True, False]])
+      >>> for name in ("bce", "splc"):
+      ...     loss = big_align.tag_recognition_loss(name, logits, given, found, mask, weights)
+      ...     print(f"{name} {loss:.4f}")
+      bce 2.0794
+      splc 2.7726
     """
     check_known("name", name, LOSSES)
     if name == "splc_focal":

@@ -23,11 +23,21 @@ def make_mesh(
 
     Args:
       fsdp: number of devices that each parameter is split over; divides the number of devices.
-      devices: the devices to use, or descriptions of them; all of them by default.
-      shape: sizes of both axes; `fsdp` is then 1 or the second of them.
+      devices: the devices to use, or descriptions of them; None for all.
+      shape: sizes of both axes, (data, fsdp); `fsdp` is then 1 or the second of them.
+
+    Returns:
+      The mesh, with Auto axes named "data" and "fsdp"; a batch is split over both.
 
     Raises:
       ValueError: the sizes do not multiply to the number of devices.
+
+    Examples:
+      >>> import jax
+      >>> import big_align
+      >>> mesh = big_align.make_mesh(devices=jax.devices()[:1])
+      >>> dict(mesh.shape)
+      {'data': 1, 'fsdp': 1}
     """
     devices = jax.devices() if devices is None else devices
     count = len(devices)

@@ -18,12 +18,29 @@ from big_align.parallel.meshes import batch_sharding, part_sharding, unsummed_sh
 class Shards:
     """The devices that share the rows of arrays, and the communication between them.
 
+    The losses take one as `mesh=` where not all axes of a mesh split the batch. Methods other than
+    `over` and `run` are for functions that `run` calls on every device.
+
     Attributes:
       mesh: the devices; None for a single one, which has all rows.
       axes: the axes of the mesh over which rows are split; along the others, rows are repeated.
 
     Raises:
       ValueError: the mesh has no such axis.
+
+    Examples:
+      Every device sums its own rows, and then all devices sum what they have:
+
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> mesh = big_align.make_mesh(devices=jax.devices()[:1])
+      >>> shards = big_align.Shards(mesh, ("data",))
+      >>> def add(rows, scale):
+      ...     return rows, shards.sum(scale * rows.sum())
+      >>> rows, total = shards.run(add, jnp.arange(4.0), 2.0)
+      >>> print(shards.size, total)
+      1 12.0
     """
 
     mesh: Mesh | None
@@ -38,7 +55,11 @@ class Shards:
 
     @classmethod
     def over(cls, mesh: "Mesh | Shards | None") -> "Shards":
-        """Splits rows over all axes of a mesh; returns a `Shards` given instead unchanged."""
+        """Splits rows over all axes of a mesh.
+
+        Args:
+          mesh: the devices, None for a single one, or a `Shards`, which is returned unchanged.
+        """
         if isinstance(mesh, Shards):
             return mesh
         return cls(mesh, tuple(mesh.axis_names) if mesh else ())
@@ -71,19 +92,19 @@ class Shards:
         return run(split, whole)
 
     def index(self) -> Int[Array, ""]:
-        """Returns the number of this device."""
+        """Returns the number of this device among those with different rows, from 0 on."""
         return jax.lax.axis_index(self.axes) if self.axes else jnp.int32(0)
 
     def gather(self, x: Any) -> Any:
-        """Returns the rows of all devices."""
+        """Returns the rows of all devices, one after the other, on each of them."""
         return jax.lax.all_gather(x, self.axes, tiled=True) if self.axes else x
 
     def sum(self, x: Array) -> Array:
-        """Returns the sum over devices."""
+        """Returns the sum over devices, element by element."""
         return jax.lax.psum(x, self.axes) if self.axes else x
 
     def max(self, x: Array) -> Array:
-        """Returns the maximum over devices."""
+        """Returns the maximum over devices, element by element."""
         return jax.lax.pmax(x, self.axes) if self.axes else x
 
     def scatter_sum(self, x: Array) -> Array:

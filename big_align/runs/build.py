@@ -143,16 +143,26 @@ def make_loader(
 ) -> TrainingData:
     """Makes the training batches of a config, for use with a trainer of your own.
 
-        with big_align.make_loader("configs/quickstart.py", "--config.batch_size=64") as loader:
-            for batch in loader.iterate(start_step=0):
-
     Args:
       config: a config, or its file in the form that `--config` takes.
       overrides: as in `--config.batch_size=64`, if a file is given.
       rows: the rows of the global batch that this process makes, ascending; None makes all.
 
+    Returns:
+      The data, which a `with` closes. `iterate(start_step=0)` yields a batch for each step, and
+      `batch(step)` makes that of one; a batch is a function of the config and the step alone.
+
     Raises:
       UserError: a field of the config, the data, or the rows cannot be used.
+
+    Examples:
+      >>> import big_align
+      >>> with big_align.make_loader("quickstart", "--config.batch_size=4") as loader:
+      ...     batch = next(loader.iterate(start_step=0))
+      >>> for name in ("image", "text"):
+      ...     print(name, batch[name].shape, batch[name].dtype)
+      image (4, 16, 16, 3) uint8
+      text (4, 12) int32
     """
     config = take_vocabulary(read_given(config, *overrides))
     made = None if rows is None else check_rows(rows, config["batch_size"])

@@ -172,8 +172,6 @@ def train(
 ) -> dict[str, float]:
     """Trains a model as the command line does, or continues what is in the workdir.
 
-        big_align.train("quickstart", "workdirs/quickstart", "--config.total_steps=100")
-
     Args:
       config: a config, or its file in the form that `--config` takes.
       workdir: the folder of the run, for metrics, the report and checkpoints.
@@ -184,7 +182,25 @@ def train(
 
     Raises:
       UserError: a field of the config, the data or the workdir cannot be used.
-      Stopped: the run was interrupted, and is saved; the same call continues it.
+      Stopped: the run was interrupted, and is saved; the same call continues it. It is no
+        `Exception`, as KeyboardInterrupt is none.
+
+    Examples:
+      Ten steps on scanned digits; `big_align.load` opens what they made:
+
+      >>> import tempfile
+      >>> import big_align
+      >>> folder = tempfile.TemporaryDirectory()
+      >>> workdir = folder.name
+      >>> override = "--config.total_steps=10"
+      >>> numbers = big_align.train("quickstart", workdir, override)  # doctest: +ELLIPSIS
+      the whole model opens in big_align, jax_export
+      ...
+      >>> "digits/mean_per_class" in numbers
+      True
+      >>> model = big_align.load(workdir)
+      >>> model.embed_texts(["a three", "a four"]).shape
+      (2, 64)
     """
     return run(read_given(config, *overrides), os.path.expanduser(workdir))
 

@@ -50,6 +50,16 @@ class LayerRates:
 
     Raises:
       ValueError: an entry is not of this form, or its number is impossible.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> layers = big_align.LayerRates(rates=("model=0.1", "model/text=0"))
+      >>> bias = jnp.zeros(2)
+      >>> params = {"model": {"image": {"bias": bias}, "text": {"bias": bias}}, "log_scale": bias}
+      >>> factors = layers.factors(params)
+      >>> factors["model"]["image"], factors["model"]["text"], factors["log_scale"]
+      ({'bias': 0.1}, {'bias': 0.0}, 1.0)
     """
 
     rates: tuple[str, ...] = ()

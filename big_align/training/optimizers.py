@@ -69,10 +69,16 @@ def make_schedule(
       decay_rate: the factor of "step", in (0, 1].
 
     Returns:
-      A function from the step to the learning rate.
+      A function from the step, counted from 0, to the learning rate; `optax` takes it as one.
 
     Raises:
       ValueError: `decay` is unknown or a value is impossible.
+
+    Examples:
+      >>> import big_align
+      >>> schedule = big_align.make_schedule(total_steps=100, learning_rate=0.4, warmup_steps=20)
+      >>> [f"{schedule(step):.2f}" for step in (0, 10, 20, 60, 100)]
+      ['0.00', '0.20', '0.40', '0.20', '0.00']
     """
     for field, value in (("total_steps", total_steps), ("learning_rate", learning_rate)):
         if not isinstance(value, numbers.Real):
@@ -176,7 +182,8 @@ def make_optimizer(
     """Makes the chain that turns gradients into updates.
 
     Decay is decoupled from the moments in LAMB and AdamW; in SGD it is added to the gradient, as is
-    usual there. Excluded parameters (see `decay_mask`) get neither decay nor trust ratio.
+    usual there. Excluded parameters get neither decay nor trust ratio: those with fewer than two
+    axes (biases, scales of norms, temperature), and those whose path has a name in `exclude`.
 
     Args:
       learning_rate: a number, or a function from the step to one.
@@ -189,17 +196,31 @@ def make_optimizer(
       nesterov: whether "sgd" uses Nesterov momentum.
       clip_norm: largest norm of the whole gradient; a larger one is first scaled down to it. None
         does not clip.
-      exclude: names, as in `decay_mask`.
+      exclude: names that exclude a parameter wherever they occur in its path; None leaves nothing
+        out at all.
       frozen: paths, such as "model/image", of parameters that stay as they are, without decay or
         moments, and do not count in the norm of `clip_norm`. In a run, modules there are in
         evaluation mode: their statistics stay, too, and they drop nothing.
-      layers: how the learning rate differs between parameters. A config has its fields (`rates`,
-        `layer_decay`, `unfreeze`, `unfreeze_layers`) beside the others.
+      layers: how the learning rate differs between parameters, a `big_align.LayerRates`. A config
+        has its fields (`rates`, `layer_decay`, `unfreeze`, `unfreeze_layers`) beside the others.
+
+    Returns:
+      A transformation of optax, whose `update` needs the parameters as well.
 
     Raises:
       TypeError: an argument is of another kind, such as a text in place of a tuple of texts.
       ValueError: `name` is unknown or a value is impossible; or, once the optimizer gets the
         parameters, there are none at a path.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import big_align
+      >>> optimizer = big_align.make_optimizer(0.1, "adamw")
+      >>> params = {"kernel": jnp.ones((2, 2))}
+      >>> gradients = {"kernel": jnp.full((2, 2), 5.0)}
+      >>> updates, state = optimizer.update(gradients, optimizer.init(params), params)
+      >>> print(f"{updates['kernel'][0, 0]:.4f}")
+      -0.1000
     """
     check_known("name", name, OPTIMIZERS)
     _check_kinds(learning_rate, exclude, frozen, layers)

@@ -133,7 +133,8 @@ def save(
 
     Args:
       path: a folder that does not exist or is empty.
-      pretrained: what to write; from `read`, or made from a model's config node and variables.
+      pretrained: what to write: a model that `big_align.load` returns, or a
+        `big_align.Pretrained` made from a model's config node and variables.
       format: "transformers", "open_clip", "timm", "big_align", "jax_export" or
         "sentence_transformers". "big_align" and "jax_export" hold any model, and the last one what
         embeds texts; the others take the tower of an image encoder, without its projection.

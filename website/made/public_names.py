@@ -1,5 +1,8 @@
 """A page for each part of the public names, which mkdocstrings fills from docstrings."""
 
+import posixpath
+import re
+
 import big_align
 
 GROUPS = {
@@ -22,6 +25,30 @@ PACKAGES = {
     "core": "protocols",
 }
 """In which group the names of a package are."""
+TYPES = {
+    "losses": ("losses.blocks.Block",),
+    "models": (
+        "use.inference.ranking.Ranking",
+        "use.inference.ranking.Classes",
+        "use.search.search_index.Hit",
+        "weights.formats.pretrained.Classifier",
+        "weights.formats.preprocessing.Preprocessing",
+        "weights.formats.architecture.Node",
+        "weights.formats.architecture.Size",
+    ),
+    "runs": ("core.types.TrainingData",),
+    "protocols": (
+        "core.types.Batch",
+        "core.types.Params",
+        "core.types.ModelState",
+        "core.types.Outputs",
+        "core.types.MeasuredLoss",
+        "core.types.Metrics",
+        "core.types.Embeddings",
+        "core.types.Features",
+    ),
+}
+"""What signatures of a group name besides: it is shown after the public names."""
 
 
 def make_pages() -> dict[str, str]:
@@ -36,5 +63,20 @@ def make_pages() -> dict[str, str]:
             f"      toc_label: {name}\n"
             for name in names[group]
         ]
+        entries += [f"::: big_align.{path}\n" for path in TYPES.get(group, ())]
         pages[f"reference/{group}.md"] = f"# {title}\n\n{line}\n\n" + "\n".join(entries)
     return pages
+
+
+def link_names(html: str, uri: str) -> str:
+    """Makes each `big_align.NAME` in the text of a page of the reference a link to its entry."""
+
+    def link(found: re.Match) -> str:
+        module = big_align.FACE.get(found[1])
+        if module is None:
+            return found[0]
+        group = PACKAGES[module.split(".")[1]]
+        there = posixpath.relpath(f"reference/{group}", posixpath.splitext(uri)[0])
+        return f'<a href="{there}/#{module}.{found[1]}">{found[0]}</a>'
+
+    return re.sub(r"<code>big_align\.(\w+)</code>", link, html)

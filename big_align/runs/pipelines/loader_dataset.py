@@ -12,11 +12,20 @@ def as_dataset(loader: Any, start_step: int = 0) -> Any:
     """Makes a `tf.data.Dataset` of a loader's batches; each of its iterators begins at one step.
 
     Args:
-      loader: a `types.TrainingData`, which must stay open as long as the data set is used.
+      loader: what `big_align.make_loader` returns; it must stay open as long as the data set is
+        used.
       start_step: the step of the first batch, so that a run can resume.
 
     Returns:
-      An endless data set of batches as `types.Batch` describes them.
+      An endless data set of dictionaries of tensors, the batches of the loader.
+
+    Examples:
+      >>> import big_align
+      >>> with big_align.make_loader("quickstart", "--config.batch_size=4") as loader:
+      ...     dataset = big_align.as_dataset(loader)
+      ...     batch = next(iter(dataset))
+      >>> print(batch["image"].shape)
+      (4, 16, 16, 3)
     """
     tf = tensorflow_on_cpu.load()
     signature = {

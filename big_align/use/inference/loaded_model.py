@@ -39,9 +39,11 @@ BAR = {"delay": 1, "dynamic_ncols": True, "leave": False}  # short work shows no
 class LoadedModel(Pretrained):
     """A model, ready for use: it knows how images are prepared and texts are tokenized.
 
-    Work is done in batches on all devices of this process. A batch is padded to a power of two, so
-    that few programs are compiled; the first call for a size compiles. Work of more than a second
-    shows a progress bar.
+    `big_align.load` returns it. Work is done in batches on all devices of this process. A batch is
+    padded to a power of two, so that few programs are compiled; the first call for a size compiles.
+    Work of more than a second shows a progress bar.
+
+    The attributes that are not listed are those of `big_align.Pretrained`.
 
     Attributes:
       batch_size: the most rows of a batch, over all devices; None for 64 per device.
@@ -53,7 +55,15 @@ class LoadedModel(Pretrained):
 
     @classmethod
     def of(cls, pretrained: Pretrained, **settings: Any) -> "LoadedModel":
-        """Makes one from a model that is loaded or made already; `settings` replace attributes."""
+        """Makes one from a model that is loaded or made already.
+
+        Args:
+          pretrained: the model.
+          settings: attributes that replace its own, except those that are None.
+
+        Returns:
+          A model with the same arrays.
+        """
         fields = {f.name: getattr(pretrained, f.name) for f in dataclasses.fields(pretrained)}
         return cls(**fields | {k: v for k, v in settings.items() if v is not None})
 
@@ -67,7 +77,7 @@ class LoadedModel(Pretrained):
             for rows of NaN and a warning that names them.
 
         Returns:
-          A row of unit length for each image, in their order.
+          A row of unit length for each image [n d], float32, in their order.
 
         Raises:
           UserError: an image is broken; or nothing is given, or something that is not an image,
@@ -83,7 +93,7 @@ class LoadedModel(Pretrained):
           texts: a list of texts, or one.
 
         Returns:
-          A row of unit length for each text, in their order.
+          A row of unit length for each text [n d], float32, in their order.
 
         Raises:
           UserError: no text is given, or something that is not a text; or the model has no text
@@ -100,7 +110,17 @@ class LoadedModel(Pretrained):
         return np.concatenate(rows)
 
     def embed_queries(self, texts: Any) -> Float[np.ndarray, "n d"]:
-        """Embeds texts like `embed_texts`, and warns of those that the model can hardly use."""
+        """Embeds texts like `embed_texts`, and warns of those that the model can hardly use.
+
+        Args:
+          texts: a list of texts, or one.
+
+        Returns:
+          A row of unit length for each text [n d], float32, in their order.
+
+        Raises:
+          UserError: as in `embed_texts`.
+        """
         ztxt = self.embed_texts(texts := check_texts(texts))
         once = {text: n for n, text in enumerate(texts)}
         warn_of_alike(ztxt[[*once.values()]], [[t] for t in once], self.made_tokenizer, "queries")
@@ -206,11 +226,21 @@ class LoadedModel(Pretrained):
           k: how many images to return for each text; None for all.
 
         Returns:
-          `order`, the numbers of the images, nearest first, and their `cosine`, one row per text.
+          `order`, the numbers of the images, nearest first, and their `cosine`, one row per text;
+          both are [q k].
 
         Raises:
           UserError: what `embed_images` and `embed_texts` raise; embeddings do not fit; or `k` is
             not a whole number from 1 on, which is told before anything is embedded.
+
+        Examples:
+          Embeddings, which may have any length, need no weights:
+
+          >>> import big_align
+          >>> model = big_align.LoadedModel(big_align.load_config("quickstart").model.to_dict(), {})
+          >>> found = model.rank([[1.0, 0.0]], [[0.0, 2.0], [3.0, 4.0], [1.0, 0.0]], k=2)
+          >>> print(found.order, found.cosine)
+          [[2 1]] [[1.  0.6]]
         """
         k = None if k is None else ranking.check_count(k)
         queries, _ = self._embed_or_take(texts, self.embed_queries)
@@ -218,13 +248,30 @@ class LoadedModel(Pretrained):
         return ranking.rank_by_cosine(queries, candidates, k)
 
     def tower(self, part: str) -> "LoadedModel":
-        """Returns one tower by itself, with what belongs to it, like `Pretrained.tower`."""
+        """Returns one tower by itself, with what belongs to it, like `Pretrained.tower`.
+
+        Args:
+          part: "image" or "text".
+
+        Raises:
+          UserError: it is a tower for the other kind of inputs.
+        """
         tower = super().tower(part)
         settings = {"batch_size": self.batch_size, "progress": self.progress}
         return self if tower is self else LoadedModel.of(tower, **settings)
 
     def tokenize(self, texts: Any) -> tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]:
-        """Returns token ids, and which of them are real, of a list of texts or of one."""
+        """Makes token ids of texts.
+
+        Args:
+          texts: a list of texts, or one.
+
+        Returns:
+          Token ids, int32 [n l], and which of them are real, bool [n l].
+
+        Raises:
+          UserError: something is not a text, or the model has no tokenizer.
+        """
         return self.made_tokenizer(check_texts(texts))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -242,7 +289,7 @@ class LoadedModel(Pretrained):
 
     @functools.cached_property
     def made_tokenizer(self) -> Tokenizer:
-        """The tokenizer that its settings make."""
+        """The tokenizer that its settings make; a UserError if the model has none."""
         if self.tokenizer is None:
             raise UserError(
                 "the model's files do not say which tokenizer it uses; give load() one, such as "
@@ -312,10 +359,13 @@ def load(
 
     Args:
       path: a workdir, for its newest checkpoint, `WORKDIR/checkpoints/STEP`,
-        `WORKDIR/checkpoints/best`, a folder of transformers, open_clip, timm or big_align, a file
-        of weights, or a repository of a hub, `hf-hub:OWNER/NAME`; see `weights.read`.
-      transform: image operations in place of the model's own, as in an evaluator.
-      tokenizer: in place of the model's own, as in `config.tokenizer`.
+        `WORKDIR/checkpoints/best`; a folder of transformers, open_clip, timm or big_align; a file
+        of weights (`.safetensors`, `.pt`, `.bin`, `.pth`) with names of timm, open_clip,
+        efficientnet_pytorch, UniCL or MoBY; `package:MODULE/PATTERN`, one in an installed package;
+        or a repository of a hub, `hf-hub:OWNER/NAME`, perhaps with `@REVISION`.
+      transform: image operations in place of the model's own, such as
+        "resize_small(224)|central_crop(224)".
+      tokenizer: in place of the model's own, as in `config.tokenizer`: its `name` and settings.
       batch_size: the most rows of a batch, over all devices; None for 64 per device.
       progress: whether work of more than a second shows a progress bar.
 
@@ -327,8 +377,8 @@ def load(
       FileNotFoundError: there is nothing at the path.
       MissingCheckpoint: the workdir has no complete checkpoint, or not the given one.
       CheckpointMismatch: the workdir was trained with another tokenizer.
-      UserError: the path is none of these, or damaged, see `weights.read`; or an image operation is
-        unknown.
+      UserError: the path is none of these, or damaged, or has weights of a model that there is
+        not; or an image operation is unknown.
     """
     with library_messages.without_orbax():
         pretrained = workdir.read_pretrained(path, tokenizer)

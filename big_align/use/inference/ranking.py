@@ -18,8 +18,8 @@ class Ranking(NamedTuple):
     """The nearest candidates of each query, the nearest first.
 
     Attributes:
-      order: numbers of the candidates.
-      cosine: their cosines, in this order.
+      order: numbers of the candidates, int [q k].
+      cosine: their cosines, in this order, float32 [q k].
     """
 
     order: Int[np.ndarray, "q k"]

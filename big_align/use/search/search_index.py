@@ -42,11 +42,18 @@ class Hit:
 
 
 class SearchIndex:
-    """An index that is ready to be searched; `load_index` returns it.
+    """An index that is ready to be searched; `big_align.load_index` returns it.
+
+    Its length is the number of images.
+
+    Args:
+      address: as `folder` of `big_align.load_index`.
+      model: as there.
 
     Attributes:
-      info: what the index says about itself.
-      store: its rows.
+      info: what the index says about itself, by name: the `model` and its digests, the `transform`
+        of images, `dim`, the size of embeddings, and the number of `captions`.
+      store: where its rows are.
     """
 
     def __init__(
@@ -120,7 +127,20 @@ class SearchIndex:
         of: str = IMAGES,
         filters: str | Sequence[str] = (),
     ) -> list[Hit]:
-        """Finds what is nearest to an embedding, [d] or [1 d] and of any length; as in `search`."""
+        """Finds what is nearest to an embedding.
+
+        Args:
+          vector: an embedding of the model, [d] or [1 d], of any length.
+          k: as in `search`.
+          of: as in `search`.
+          filters: as in `search`.
+
+        Returns:
+          The nearest first, as in `search`.
+
+        Raises:
+          UserError: the embedding has another size, or a column is unknown.
+        """
         vector = queries.check_vector(vector, self.info["dim"])
         if of not in KINDS:
             raise UserError(f"of = {of!r} is neither 'images' nor 'captions'")
@@ -142,20 +162,24 @@ class SearchIndex:
         ]
 
     def embed_text(self, text: str) -> Float[np.ndarray, "d"]:
-        """Embeds a text of a query; `-cars` is the opposite of `cars`."""
+        """Returns the embedding [d] of a text of a query; `-cars` is the opposite of `cars`."""
         words, sign = queries.split_sign(text)
         return sign * self._embed_words(words)
 
     def read_vector(self, row: int) -> Float[np.ndarray, "d"]:
-        """Returns the embedding of an image of the index."""
+        """Returns the embedding [d] of an image of the index, by its row."""
         return self.store.read_vector(row)
 
     def read_thumbnail(self, row: int) -> bytes:
-        """Returns the JPEG of an image of the index; empty if thumbnails were not wanted."""
+        """Returns the JPEG of an image by its row; empty if thumbnails were not wanted."""
         return self.store.read_thumbnail(row)
 
     def find_row(self, name: Any) -> int:
-        """Returns the row of an image by its name, a text or path, or checks a row."""
+        """Returns the row of an image by its name, a text or path, or checks a row.
+
+        Raises:
+          UserError: the index has no such image.
+        """
         if not isinstance(name, str | os.PathLike):
             if not hasattr(name, "__index__") or not self.store.has_image(operator.index(name)):
                 raise UserError(f"there is no image {name!r}; the index has {len(self)}")
@@ -175,7 +199,7 @@ class SearchIndex:
 
     @functools.cached_property
     def model(self) -> LoadedModel:
-        """The model that embeds queries."""
+        """The model that embeds queries; a UserError if it is not there or has changed."""
         model = self._given or self.info["model"]
         if not isinstance(model, LoadedModel):
             try:
@@ -212,12 +236,13 @@ def load_index(
     """Loads an index of images and captions, to be searched.
 
     Args:
-      folder: the folder that `big_align.tools.index` wrote, or an address such as
+      folder: the folder that `big-align index` wrote, or an address such as
         "lancedb:s3://bucket/index".
       model: the model of the index, or its present path; None looks where it was.
 
     Returns:
-      The index; `search` takes texts, images, and sums and differences of them.
+      The index; `search` takes texts, images, and sums and differences of them. The model is loaded
+      at the first search.
 
     Raises:
       UserError: the folder is not an index, or is damaged.

@@ -73,10 +73,12 @@ class Classifier:
 class Pretrained:
     """A dual encoder, or one tower, with its weights.
 
-    A dual encoder may lack the text tower: then it is an image tower with a projection.
+    A dual encoder may lack the text tower: then it is an image tower with a projection. What
+    `big_align.load` returns is one, too, and `big_align.save` writes it.
 
     Attributes:
-      node: the model, as `config.model` or `config.model.image` and `config.model.text` have it.
+      node: the model, as `config.model` has it, or one of its towers as `config.model.image` or
+        `config.model.text` has it.
       variables: parameters and statistics, as `model.apply` takes them.
       image_size: pixels of an edge of its images, or height and width if these differ; None for a
         text tower.
@@ -94,6 +96,19 @@ class Pretrained:
       templates: texts with {} in place of the name of a class, by which a run was evaluated.
       trained_templates: those in which a run has trained its class texts; before those of a class
         list, since it may know no others.
+
+    Raises:
+      WeightsMismatch: the temperature is not a number above 0, or the bias none that is finite.
+
+    Examples:
+      >>> import big_align
+      >>> config = big_align.load_config("quickstart").to_dict()
+      >>> node, tokenizer = config["model"], config["tokenizer"]
+      >>> model = big_align.Pretrained(node, {}, image_size=16, tokenizer=tokenizer)
+      >>> model
+      <Pretrained: vit and bert, embeddings of 64; images of 16 x 16 px; tokenizer words>
+      >>> model.kind, model.tower("text").description
+      ('dual', 'bert')
     """
 
     node: Node
@@ -146,7 +161,7 @@ class Pretrained:
         return architecture.kind_of(self.node)
 
     def kept_for(self, format: str) -> dict[str, np.ndarray]:
-        """Returns what was kept for a format; nothing if it came from another."""
+        """Returns the arrays in `kept` for a format; none if the model came from another."""
         return dict(self.kept) if self.source == format else {}
 
     @property
@@ -199,7 +214,14 @@ class Pretrained:
         )
 
     def with_transform(self, transform: str) -> "Pretrained":
-        """Returns the model with other image operations, as in an evaluator, and its own colors."""
+        """Returns the model with other image operations, and its own colors.
+
+        Args:
+          transform: the operations as in a config, such as "resize_small(224)|central_crop(224)".
+
+        Raises:
+          UserError: the operations cannot be used; the message says why.
+        """
         seen = self.preprocessing
         mean = seen.mean if seen else self.node.get("image_mean", IMAGENET_MEAN)
         std = seen.std if seen else self.node.get("image_std", IMAGENET_STD)
@@ -212,7 +234,7 @@ class Pretrained:
         return dataclasses.replace(self, preprocessing=made)
 
     def with_position_tables(self) -> "Pretrained":
-        """Returns the same model with tables of any positions that its image tower computes."""
+        """Returns the same model with tables of the positions that its image tower computes."""
         dual = self.kind == "dual"
         tower = self.model.image if dual else self.model
         if not hasattr(tower, "list_positions") or not (
@@ -231,7 +253,7 @@ class Pretrained:
         return {k: np.asarray(v) for k, v in architecture.flatten(self.variables).items()}
 
     def entries(self, table: Sequence[Rule]) -> list[mapping.Entry]:
-        """Finds the counterparts of all arrays in the table of a format."""
+        """Finds the counterparts of all arrays in the table of a format, such as timm's."""
         paths = architecture.flatten(self.variables)
         return mapping.correspond(table, paths, architecture.depths_of(self.node))
 
