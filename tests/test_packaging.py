@@ -108,6 +108,18 @@ def test_an_index_takes_both_and_shows_a_page_without_dead_links(built):
     assert [target for target in targets if "://" not in target] == []
 
 
+EXAMPLES = """
+import doctest, big_align
+runner = doctest.DocTestRunner()
+for name in sorted(set(big_align.__all__) - {"as_dataset", "train"}):
+    for test in doctest.DocTestFinder().find(getattr(big_align, name), name, globs={}):
+        runner.run(test)
+assert not runner.summarize(verbose=False).failed
+print(runner.tries)
+"""
+"""Runs the examples of docstrings, but for those that train."""
+
+
 @pytest.mark.slow
 def test_what_is_installed_from_a_wheel_trains_without_a_checkout(built, tmp_path):
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
@@ -127,5 +139,6 @@ def test_what_is_installed_from_a_wheel_trains_without_a_checkout(built, tmp_pat
     where = run("-c", "import big_align; print(big_align.__file__, big_align.__version__)")
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert where == f"{tmp_path}/installed/big_align/__init__.py {version}"
+    assert int(run("-c", EXAMPLES)) > 50
     run("-m", "big_align.tools", "train", "quickstart", *few)
     assert (folder / "workdirs" / "quickstart" / "report.html").is_file()
