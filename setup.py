@@ -38,6 +38,7 @@ setup(
         "optax>=0.2.6,<0.3",
         "orbax-checkpoint>=0.11.30,<0.13",
         "pillow>=10.3",
+        "protobuf>=4.22",
         "pyarrow>=15",
         # It has wheels for Linux only; without it, searches are exact.
         "scann==1.4.2; sys_platform == 'linux'",

@@ -108,12 +108,5 @@ class ScannRows:
 
 
 def _scann() -> Any:
-    tensorflow_on_cpu.load()
-    try:
-        from scann import scann_ops_pybind
-    except ImportError as error:
-        raise UserError(
-            f"a search by ScaNN needs the package scann, which is for Linux only ({error}); build "
-            "the index with --search=exact"
-        ) from error
-    return scann_ops_pybind
+    user, instead = "a search by ScaNN (for Linux only)", "build the index with --search=exact"
+    return tensorflow_on_cpu.load(user, instead, "scann").scann_ops_pybind
