@@ -11,7 +11,7 @@ import re
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/use.md")
+PAGES = ("README.md", "docs/install.md", "docs/use.md")
 """Which say "this repository" and mean this one."""
 WORDS = re.compile(r"\[this repository\]\([^)]*\)|this repository")
 BADGE = re.compile(r"\n\[!\[Open in Colab\].*\n")

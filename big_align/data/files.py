@@ -3,6 +3,7 @@
 import codecs
 import functools
 import glob
+import importlib.util
 import os
 from collections.abc import Callable
 from typing import Any
@@ -123,13 +124,13 @@ Files = LocalFiles | FsspecFiles | TensorFlowFiles
 
 
 def files_of(path: str) -> Files:
-    """Returns what can open a path: local, fsspec's, or TensorFlow's files for gs://."""
+    """Returns what can open a path: local, fsspec's, or TensorFlow's files for gs://, if any."""
     if "://" not in path:
         return LocalFiles()
     try:
         return open_filesystem(path)
     except UserError:
-        if path.startswith("gs://"):
+        if path.startswith("gs://") and importlib.util.find_spec("tensorflow"):
             return TensorFlowFiles()
         raise
 

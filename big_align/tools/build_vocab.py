@@ -32,6 +32,7 @@ from big_align.core.progress import make_bar
 from big_align.core.whole_files import check_file
 from big_align.data.text import vocabulary, word_counts
 from big_align.data.text.temperature import share_by_temperature
+from big_align.data.text.wordpieces import LONGEST_WORD
 from big_align.tools import command
 
 SHOWN = 20
@@ -128,7 +129,7 @@ def _describe_characters(learned: vocabulary.Learned) -> Iterator[str]:
     yield f"{line}: {' '.join(dropped[:SHOWN])}{' ...' * (len(dropped) > SHOWN)}".rstrip(": ")
     if learned.long_words:
         yield (
-            f"{learned.long_words} words have more than {word_counts.LONGEST_WORD} bytes: these "
+            f"{learned.long_words} words have more than {LONGEST_WORD} bytes: these "
             "are unknown to BERT's tokenizer with any vocabulary"
         )
 

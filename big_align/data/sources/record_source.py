@@ -10,6 +10,7 @@ from absl import logging
 from big_align.core.regular_files import MEMBER_MAX
 from big_align.core.tf_records import CHECKSUM, LENGTH, mask_checksum
 from big_align.data import columns, examples, files, listing, tensorflow_on_cpu
+from big_align.data.record_encoding import Example, import_array_record
 from big_align.data.sources import shard_index
 
 
@@ -155,9 +156,10 @@ class TFDSSource(RecordSource):
 def _open_records(paths: list[str], index_dir: str | None) -> tuple[list[Any], np.ndarray]:
     """Opens files as sequences of bytes; returns also how many records each has lost, estimated."""
     if "array_record" in os.path.basename(paths[0]):
-        from array_record.python.array_record_data_source import ArrayRecordDataSource
-
-        return [ArrayRecordDataSource([path]) for path in paths], np.zeros(len(paths), np.int64)
+        module = import_array_record("array_record_data_source")
+        return [module.ArrayRecordDataSource([path]) for path in paths], np.zeros(
+            len(paths), np.int64
+        )
     system = files.files_of(paths[0])
     indexes = shard_index.index_shards(paths, _index, "tfrecord", index_dir)
     shards = [_Records(system, *pair) for pair in zip(paths, indexes, strict=True)]
@@ -213,7 +215,7 @@ def _find_features(
     first = next((n for n, shard in enumerate(shards) if len(shard)), None)
     try:
         features = _parse(shards[first][0]) if first is not None else {}
-    except Exception:  # not an Example, which reading it reports; protobuf's error has no import
+    except Exception:  # not an Example, which reading it reports
         features = {}
     if not features:
         return image or "image", caption, label
@@ -227,8 +229,8 @@ def _find_features(
 
 
 def _parse(record: bytes) -> Any:
-    """Returns the features of a record; protobuf's error is not importable without its package."""
-    return tensorflow_on_cpu.load().train.Example.FromString(record).features.feature
+    """Returns the features of a record."""
+    return Example.FromString(record).features.feature
 
 
 def _values(features: Any, name: str, kind: str, may_be_empty: bool = False) -> Any:
@@ -274,9 +276,8 @@ def scan_records(file: Any, size: int) -> Iterator[tuple[int, int, str]]:
 
 def _open_split(dataset: str, split: str, data_dir: str | None) -> tuple[Any, list[Any]]:
     """Returns the data set, and the files of a split with the records that belong to it."""
-    tensorflow_on_cpu.load()
-    import tensorflow_datasets as tfds
-
+    instead = "read its files with the source 'tfrecord', which needs neither"
+    tfds = tensorflow_on_cpu.load("a TFDS data set", instead, "tensorflow_datasets")
     try:
         builder = tfds.builder(dataset, data_dir=data_dir, try_gcs=False)
         known = builder.info.splits

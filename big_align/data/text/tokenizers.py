@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int, Int32
 
 from big_align.core.digests import fingerprint
-from big_align.core.errors import UserError, check_at_least, tell_in_a_line
+from big_align.core.errors import UserError, check_at_least
 from big_align.core.words import compose, fold_text, is_sign, split_at_spaces, split_signs
-from big_align.data import tensorflow_on_cpu
 from big_align.data.labels.classes import read_classes
 from big_align.data.text.clean_texts import clean_for_bert
 from big_align.data.text.clip_tokenizer import ClipTokenizer as ClipTokenizer
 from big_align.data.text.framed import Frame, FramedTokenizer, Ids
 from big_align.data.text.piece_files import read_ids
+from big_align.data.text.wordpieces import make_splitter
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PUBLISHED = "python -m big_align.tools.build_vocab makes a vocabulary"
@@ -189,7 +188,7 @@ class NoTokenizer:
 
 
 class WordPieceTokenizer(FramedTokenizer):
-    """BERT's WordPiece (Devlin et al. 2019) through tensorflow-text: [CLS] pieces [SEP].
+    """BERT's WordPiece (Devlin et al. 2019): [CLS] pieces [SEP].
 
     Args:
       vocabulary: a file with one piece per line, continued pieces with ##, or a `tokenizer.json`;
@@ -224,17 +223,10 @@ class WordPieceTokenizer(FramedTokenizer):
         self.vocab_size = len(pieces)
         self.fingerprint = fingerprint(["wordpiece", pieces, [length, lowercase]])
         self.unknown_id = places["[UNK]"]
-        self._tf = tensorflow_on_cpu.load()
-        import tensorflow_text
-
         try:
-            with self._tf.device("CPU"):  # its own lower case folds more than BERT's, as ß to ss
-                self._tokenizer = tensorflow_text.FastBertTokenizer(
-                    vocab=pieces, token_out_type=self._tf.int32
-                )
-        except RuntimeError as error:  # such as a piece of more than 256 bytes
-            reason = tell_in_a_line(error)
-            raise ValueError(f"vocabulary: {vocabulary!r} cannot be used: {reason}") from error
+            self._split = make_splitter(pieces, self.unknown_id)
+        except ValueError as error:
+            raise ValueError(f"vocabulary: {vocabulary!r} cannot be used: {error}") from error
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Returns the piece of each id."""
@@ -242,21 +234,17 @@ class WordPieceTokenizer(FramedTokenizer):
 
     def __call__(self, texts: Sequence[str]) -> Ids:
         """Makes ids as for all texts, without lists of them."""
-        ids, starts = self._split(texts)
+        ids, starts = self._split(self._clean(texts))
         counts = np.diff(starts)
         place = np.arange(len(ids)) - np.repeat(starts[:-1], counts)
         return self._fill(ids[place < self.room], np.minimum(counts, self.room))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        ids, starts = (each.tolist() for each in self._split(texts))
+        ids, starts = (each.tolist() for each in self._split(self._clean(texts)))
         return [ids[here:there] for here, there in itertools.pairwise(starts)]
 
-    def _split(self, texts: Sequence[str]) -> tuple[Int32[np.ndarray, " i"], Int[np.ndarray, " s"]]:
-        """Returns the ids of texts in a row, and where each text begins and the last one ends."""
-        cleaned = [clean_for_bert(text, self.lowercase) for text in texts]
-        with self._tf.device("CPU"):
-            ragged = self._tokenizer.tokenize(self._tf.constant(cleaned, self._tf.string))
-        return ragged.values.numpy(), ragged.row_splits.numpy()
+    def _clean(self, texts: Sequence[str]) -> list[str]:
+        return [clean_for_bert(text, self.lowercase) for text in texts]
 
 
 def list_wordpieces(vocabulary: str) -> list[str]:

@@ -10,16 +10,18 @@ from absl import logging
 from big_align.core.errors import UserError
 from big_align.core.progress import make_bar
 from big_align.core.whole_files import write_whole
-from big_align.data import files, listing, tensorflow_on_cpu
+from big_align.data import files, listing
 from big_align.data.examples import strip
 from big_align.data.text import tokenizers, word_counts
+from big_align.data.text.wordpieces import LONGEST_WORD, MARK, cut_word
 
 COVERAGE = 0.9999
 """The share of all characters that a vocabulary spells by default."""
-LEAST = 2  # times that a piece occurs; the learner's own 10 leaves small sets with few pieces
-LONGEST_PIECE = 50  # characters, also of words that are learned from; the learner's own
-ITERATIONS = 4  # the learner's own
-MOST_WORDS = 5_000_000  # the most frequent words are learned from; the learner's own
+# The other numbers are those of tensorflow-text's learner.
+LEAST = 2  # times that a piece occurs; the learner's 10 leaves small sets with few pieces
+LONGEST_PIECE = 50  # characters, also of words that are learned from
+ITERATIONS = 4
+MOST_WORDS = 5_000_000  # the most frequent words are learned from
 SLACK = 0.02  # the share of pieces that may be made in excess before the rarest are cut
 MEASURED = 4096  # words tokenized by one call
 
@@ -42,7 +44,7 @@ def check_settings(size: int, coverage: float) -> None:
 
 
 def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COVERAGE) -> Learned:
-    """Learns the pieces that cover words best (Schuster & Nakajima 2012, tensorflow-text).
+    """Learns the pieces that cover words best (Schuster & Nakajima 2012) as tensorflow-text does.
 
     Every character that is kept (`choose_characters`) is a piece, at the beginning of a word and
     inside it; so words of these characters are never unknown. Punctuation and Chinese characters
@@ -53,14 +55,12 @@ def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COV
     special = list(tokenizers.SPECIAL_TOKENS)
     if not counts:
         raise UserError("there are no words to learn from")
-    words = {
-        word: n for word, n in counts.items() if len(word.encode()) <= word_counts.LONGEST_WORD
-    }
+    words = {word: n for word, n in counts.items() if len(word.encode()) <= LONGEST_WORD}
     long_words = sum(counts.values()) - sum(words.values())
     characters = word_counts.choose_characters(words, coverage)
     lone = word_counts.find_lone_characters(characters.kept)
     single = sorted(characters.kept)
-    single += [f"##{character}" for character in single if character not in lone]
+    single += [f"{MARK}{character}" for character in single if character not in lone]
     if (needed := len(special) + len(single)) > size:
         raise UserError(
             f"size is {size}, and the captions have {len(characters.kept)} different characters "
@@ -69,57 +69,74 @@ def learn_vocabulary(counts: Mapping[str, int], size: int, coverage: float = COV
         )
     kept = set(characters.kept)
     words = {word: count for word, count in words.items() if kept.issuperset(word)}
-    # the learner also has a word-internal piece for characters that are always words of their own
-    found = _learn_pieces(words, size + len(lone)) if words else []
-    longer = [p for p in found if p not in special and len(p.removeprefix("##")) > 1]
+    # pieces that continue a word with a lone character are counted, and not among the single ones
+    longer = _learn_pieces(words, size + len(lone)) if words else []
     pieces = (special + single + longer)[:size]
     return Learned(pieces, characters, long_words)
 
 
 def _learn_pieces(words: Mapping[str, int], size: int) -> list[str]:
-    """Learns at least `size` pieces, the most frequent first, if there are that many.
+    """Learns pieces of several characters, the most frequent first.
 
-    The learner takes all pieces that occur as often as a threshold. This searches for a threshold
-    that gives no fewer than wanted and at most `SLACK` more, or else the largest that gives
-    enough.
+    With the special tokens, and with two for each character, they are at least `size`, if there are
+    that many. All pieces that occur as often as a threshold are taken. This searches for a
+    threshold that gives no fewer than wanted and at most `SLACK` more, or else the largest that
+    gives enough.
     """
-    tensorflow_on_cpu.load()
-    from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
-
     ordered = [(word, count) for word, count in words.items() if len(word) <= LONGEST_PIECE]
     ordered.sort(key=lambda item: (-item[1], item[0]))
     del ordered[MOST_WORDS:]
     logging.info("learning from %d different words of %d", len(ordered), len(words))
-    special = list(tokenizers.SPECIAL_TOKENS)
-    params = learner.Params(
-        None, None, ITERATIONS, None, LONGEST_PIECE, None, size, None, True, "##", special
-    )
-    characters = len(set().union(*(word for word, _ in ordered)))
-    low, high = LEAST, _bound_threshold(ordered, size - len(special) - 2 * characters)
-    best: list[str] = []
+    characters = set().union(*(word for word, _ in ordered))
+    others = len(tokenizers.SPECIAL_TOKENS) + 2 * len(characters)
+    low, high = LEAST, _bound_threshold(ordered, size - others)
+    best: list[str] | None = None
     with make_bar(total=(high - low).bit_length() + 1, desc="learning", leave=False) as bar:
         while low <= high:
-            middle = (low + high) // 2 if best else low  # the least shows if there are enough
-            pieces = learner.learn_with_thresh(ordered, middle, params)
+            middle = low if best is None else (low + high) // 2  # are there enough at all?
+            pieces = list_frequent(ordered, middle)
             bar.update()
-            best = pieces if not best or len(pieces) >= size else best
-            if len(best) <= (1 + SLACK) * size:
+            enough = others + len(pieces) >= size
+            best = pieces if best is None or enough else best
+            if others + len(best) <= (1 + SLACK) * size:
                 break
-            low, high = (middle + 1, high) if len(pieces) >= size else (low, middle - 1)
-    return best
+            low, high = (middle + 1, high) if enough else (low, middle - 1)
+    return best or []
+
+
+def list_frequent(words: Sequence[tuple[str, int]], threshold: int) -> list[str]:
+    """Lists the pieces of several characters that reach a threshold, the most frequent first.
+
+    A piece counts where it is the rest of a word, from a place on where pieces can be cut: in the
+    first iteration any place, then those where the pieces of the iteration before begin. This is
+    what tensorflow-text's learner computes, which counts all parts of words and then subtracts
+    each count from those of the part's own beginnings.
+    """
+    single = {mark + character for word, _ in words for character in word for mark in ("", MARK)}
+    pieces, counts = single, collections.Counter[str]()
+    for _ in range(ITERATIONS):
+        counts.clear()
+        for word, count in words:
+            start = 0
+            for piece in cut_word(word, pieces, LONGEST_PIECE):
+                counts[MARK + word[start:] if start else word] += count
+                start += len(piece) - (len(MARK) if start else 0)
+        frequent = {piece for piece, count in counts.items() if count >= threshold}
+        pieces = single | frequent
+    return sorted(frequent - single, key=lambda piece: (-counts[piece], piece))
 
 
 def _bound_threshold(words: Sequence[tuple[str, int]], count: int) -> int:
     """Bounds the threshold for this many pieces of several characters, which shortens the search.
 
-    The learner counts a part of a word at most as often as it occurs, so no more parts reach a
-    threshold than occur that often.
+    A part of a word counts at most as often as it occurs, so no more parts reach a threshold than
+    occur that often.
     """
     number = max(count, 1)
     counts: collections.Counter = collections.Counter()
     for word, times in words:
         for start in range(len(word)):
-            mark = "##" if start else ""
+            mark = MARK if start else ""
             for end in range(start + 2, len(word) + 1):
                 counts[mark + word[start:end]] += times
     occurring = np.fromiter(counts.values(), np.int64, len(counts))
@@ -141,7 +158,7 @@ def measure_spelling(
     vocabulary: str, counts: Mapping[str, word_counts.TextCounts], lowercase: bool = True
 ) -> dict[str, Spelling]:
     """Measures how a vocabulary in a file spells the texts that `count_texts` counted."""
-    tokenizer = tokenizers.WordPieceTokenizer(vocabulary, word_counts.LONGEST_WORD + 2, lowercase)
+    tokenizer = tokenizers.WordPieceTokenizer(vocabulary, LONGEST_WORD + 2, lowercase)
     found = {}
     for language, counted in counts.items():
         pieces = unknown = 0

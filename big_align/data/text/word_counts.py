@@ -3,17 +3,12 @@
 import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from big_align.core.errors import UserError
-from big_align.data import tensorflow_on_cpu
 from big_align.data.examples import language_of
 from big_align.data.text.clean_texts import clean_for_bert
 from big_align.data.text.temperature import share_by_temperature
-
-BATCH = 4096  # texts split into words by one call
-LONGEST_WORD = 100
-"""Bytes of a word above which BERT's tokenizer treats it as unknown, whatever the vocabulary."""
+from big_align.data.text.wordpieces import split_words
 
 
 @dataclasses.dataclass
@@ -29,27 +24,11 @@ def count_texts(texts: Iterable[str], lowercase: bool = True) -> dict[str, TextC
 
     The counts are by language (`examples.Caption`); "" has the texts without one.
     """
-    split = _make_splitter(lowercase)
     counts: dict[str, TextCounts] = {}
-    batches: dict[str, list[str]] = {}
-
-    def count(language: str) -> None:
-        found, batch = counts.setdefault(language, TextCounts()), batches[language]
-        found.texts += len(batch)
-        found.words.update(split(batch).flat_values.numpy().tolist())
-        batch.clear()
-
     for text in texts:
-        language = language_of(text)
-        batch = batches.setdefault(language, [])
-        batch.append(str(text))
-        if len(batch) == BATCH:
-            count(language)
-    for language, batch in batches.items():
-        if batch:
-            count(language)
-    for found in counts.values():
-        found.words = collections.Counter({word.decode(): n for word, n in found.words.items()})
+        found = counts.setdefault(language_of(text), TextCounts())
+        found.texts += 1
+        found.words.update(split_words(clean_for_bert(text, lowercase)))
     return counts
 
 
@@ -105,23 +84,4 @@ def choose_characters(words: Mapping[str, int], coverage: float) -> Characters:
 
 def find_lone_characters(characters: Sequence[str]) -> set[str]:
     """Finds what BERT always makes words of their own: punctuation and Chinese characters."""
-    if not characters:
-        return set()
-    framed = [f"a{character}a" for character in characters]
-    parts = _make_splitter(lowercase=False)(framed).row_lengths().numpy().tolist()
-    return {c for c, count in zip(characters, parts, strict=True) if count == 3}
-
-
-def _make_splitter(lowercase: bool) -> Any:
-    """Makes a function that splits texts into the words of each, a ragged tensor."""
-    tf = tensorflow_on_cpu.load()
-    from tensorflow_text.python.ops.bert_tokenizer import BasicTokenizer
-
-    splitter = BasicTokenizer(lower_case=False)
-
-    def split(texts: Sequence[str]) -> Any:
-        cleaned = [clean_for_bert(text, lowercase) for text in texts]
-        with tf.device("CPU"):
-            return splitter.tokenize(tf.constant(cleaned, tf.string))
-
-    return split
+    return {each for each in characters if len(split_words(f"a{each}a")) == 3}

@@ -125,7 +125,7 @@ class DatasetLoader(contextlib.AbstractContextManager):
         return self._start(step)
 
     def _open(self, step: int) -> Any:
-        tf = tensorflow_on_cpu.load()
+        tf = tensorflow_on_cpu.load(self._where)
         dataset = self._make(step)
         if not isinstance(dataset, tf.data.Dataset):
             raise UserError(

@@ -54,7 +54,10 @@ def check_files(folder: epath.Path) -> None:
 
 def has_steps(folder: epath.Path) -> bool:
     """Returns whether there is a folder that has what is named like a checkpoint."""
-    return folder.is_dir() and bool(list_steps(folder))
+    try:
+        return folder.is_dir() and bool(list_steps(folder))
+    except ImportError as error:  # of a bucket's package, where there is no TensorFlow to open it
+        raise UserError(f"config.checkpoint.folder = {os.fspath(folder)!r}: {error}") from error
 
 
 def read_json(path: epath.Path) -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from big_align.core.errors import UserError
 from big_align.data import tensorflow_on_cpu
 from big_align.use.clusters.kmeans_init import scale_rows
 
@@ -28,13 +27,8 @@ class ScannSearch:
     """Finds the nearest of unit-length centers for rows that are read in chunks."""
 
     def __init__(self, centers: Float[np.ndarray, "k d"], count: int, chunk: int):
-        tensorflow_on_cpu.load()
-        try:
-            import scann
-        except ImportError as error:
-            raise UserError(
-                f"search = 'scann' needs the package scann, which is for Linux only ({error})"
-            ) from error
+        user, instead = "search = 'scann' (for Linux only)", "set search = 'exact'"
+        scann = tensorflow_on_cpu.load(user, instead, "scann")
         self._count, self._chunk = count, chunk
         builder = scann.scann_ops_pybind.builder(np.float32(centers), count, "dot_product")
         if len(centers) > EXACT_MAX:

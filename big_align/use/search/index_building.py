@@ -17,6 +17,7 @@ from big_align.use.inference.loaded_model import LoadedModel
 from big_align.use.search import recall_queries
 from big_align.use.search.metadata import MetadataTable, SourceMetadata, add_labels, empty_metadata
 from big_align.use.search.source_entries import Item, LoadedEntry, SourceEntries
+from big_align.use.search.stores.scann_rows import load_scann
 from big_align.use.search.stores.store import IndexEntry, SearchGoal, StoreWriter, open_writer
 
 BATCH = 128  # images that are embedded at a time
@@ -79,6 +80,8 @@ class IndexBuilder:
         with open_writer(self._address, self._settings, self._made_by, self._count_dims) as writer:
             if method not in (known := ("auto", "exact", *writer.methods)):
                 raise WrongValue(f"--search={method} is none of {', '.join(known)} of this store")
+            if method == "scann":
+                load_scann()  # where it is missing, nothing is embedded first
             building = _Building(self._model, writer, source, self._settings["thumbnail"])
             gone = building.list_gone(os.fspath(self._address))
             if metadata is not None and writer.block is not None:

@@ -110,7 +110,7 @@ def test_without_scann_the_search_stays_exact(model, tmp_path, monkeypatch, capl
     report = build(model, source, tmp_path / "index")
     assert report.search["images"] == {"method": "exact", "rows": 60}
     assert "ScaNN is not installed: the search of images stays exact" in caplog.text
-    with pytest.raises(UserError, match="needs the package scann, .* with --search=exact"):
+    with pytest.raises(UserError, match="needs the package scann .* with --search=exact"):
         build(model, source, tmp_path / "index", method="scann")
 
 

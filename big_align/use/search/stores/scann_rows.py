@@ -61,7 +61,7 @@ class ScannRows:
         rows = np.array(vectors, np.float32)
         rows -= rows.mean(axis=0, dtype=np.float64).astype(np.float32)
         leaves = count_leaves(len(rows))
-        builder = _scann().builder(rows, K, "dot_product")
+        builder = load_scann().builder(rows, K, "dot_product")
         sample = min(len(rows), TRAINED_ON)
         builder = builder.tree(leaves, leaves, training_sample_size=sample, soar_lambda=SOAR)
         builder = builder.score_ah(DIMS_PER_BLOCK, training_sample_size=sample)
@@ -77,7 +77,7 @@ class ScannRows:
             raise UserError(f"{folder} holds a pickle, which this package never writes")
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                return cls(_scann().load_searcher(str(folder)), settings)
+                return cls(load_scann().load_searcher(str(folder)), settings)
         except (RuntimeError, ValueError, OSError) as error:
             raise UserError(
                 f"{folder} cannot be read ({error}); remove the index and build it again"
@@ -107,13 +107,7 @@ class ScannRows:
         return np.where(np.isfinite(score), found.astype(np.int64), -1)
 
 
-def _scann() -> Any:
-    tensorflow_on_cpu.load()
-    try:
-        from scann import scann_ops_pybind
-    except ImportError as error:
-        raise UserError(
-            f"a search by ScaNN needs the package scann, which is for Linux only ({error}); build "
-            "the index with --search=exact"
-        ) from error
-    return scann_ops_pybind
+def load_scann() -> Any:
+    """Imports ScaNN; raises UserError where it is missing."""
+    user, instead = "a search by ScaNN (for Linux only)", "build the index with --search=exact"
+    return tensorflow_on_cpu.load(user, instead, "scann").scann_ops_pybind
