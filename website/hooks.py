@@ -29,8 +29,10 @@ def on_config(config):
     if "Documentation" in urls:
         config.site_url = urls["Documentation"]
     if "Repository" in urls:
-        config.repo_url = urls["Repository"]
-        config.edit_uri = "edit/main/docs/"
+        # `repo_url` would make readers' browsers ask GitHub for its stars.
+        config.extra["social"] = [
+            {"icon": "material/source-repository", "link": urls["Repository"]}
+        ]
     config.mdx_configs["pymdownx.superfences"] = {"custom_fences": FENCES}
     return config
 
