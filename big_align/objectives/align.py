@@ -22,7 +22,7 @@ class Align(ComposedObjective):
       learn_temperature: False keeps the initial value (Table 8: 1/128, 1/64, 1/32).
       min_temperature: lower bound, by projection after each update.
       label_smoothing: fraction of the target spread over the batch (§5: 0.1).
-      negative_fraction: fraction of the batch that takes part in each softmax, see `Contrast`.
+      negative_fraction: fraction 1/n of the batch that takes part in each softmax, in n groups.
     """
 
     def __init__(

@@ -19,8 +19,9 @@ class LoaderSettings:
     """The fields of `config.data`, or of a part of a mixture, that the parts of a loader take.
 
     Attributes:
-      transform: image operations, see `ImagePipeline`.
-      window: examples that are shuffled among each other, see `Shuffle`.
+      transform: image operations, one after another, as in "resize(346)|random_crop(289)".
+      window: neighbors that are shuffled among each other, after the order of shards; all of them
+        make a full shuffle.
       max_broken_fraction: the fraction of broken examples above which the run stops.
       max_pixels: an image with more is broken, and is not decoded: a small file can hold enough to
         exhaust memory.
