@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from big_align.config.components.source_flags import TEXT, open_source, recognize_source
 from big_align.core.errors import UserError
+from big_align.data.derived.split_source import SplitSource
 from big_align.data.labels.classes import OWN_NAMES
 
 MANY = 1_000_000  # pairs that a config without a path is for
@@ -17,6 +18,8 @@ Dozens are needed for any measurement to mean something, and retrieval uses at m
 few fractions, so that some more examples change none.
 """
 LEAST_HELD_OUT = 0.001
+SPLIT = 20_000
+"""Up to so many examples are split to size a run: a batch may be as large as what is trained on."""
 SHARED = ("pairs", "source", "classes")
 """Arguments about the files themselves."""
 LABELS = {"tar": "cls", "files": "cls", "csv": "label", "imagefolder": "label", "parquet": "label"}
@@ -35,6 +38,7 @@ class OwnPairs(NamedTuple):
     source: dict[str, Any]  # its node in the config
     count: int  # examples
     classes: str | None = None  # the class list of their labels, if they have any
+    kept: int | None = None  # how many are trained on, where they were counted
 
     @property
     def held_out(self) -> float:
@@ -48,8 +52,9 @@ class OwnPairs(NamedTuple):
 
     @property
     def trained(self) -> int:
-        """How many are trained on."""
-        return max(1, round(self.count * (1 - self.held_out)))
+        """How many are trained on, or are expected to be: hashes of keys decide which."""
+        expected = round(self.count * (1 - self.held_out))
+        return max(1, expected if self.kept is None else self.kept)
 
 
 def split_argument(arg: str, own: Collection[str]) -> tuple[dict[str, str], OwnPairs]:
@@ -105,4 +110,7 @@ def _find_pairs(
         raise UserError(re.sub(r"--source[=.]", "", told)) from error
     count = int(number or source.shard_sizes.sum())
     print(f"{path}: {count:,} examples, read as source={kind} (source=NAME says otherwise)")
-    return OwnPairs(node, count)
+    found = OwnPairs(node, count)
+    if number or count > SPLIT:
+        return found
+    return found._replace(kept=int(SplitSource(source, found.held_out).shard_sizes.sum()))

@@ -94,6 +94,22 @@ def test_a_vocabulary_is_that_of_all_parts_and_of_nothing_that_is_held_out(tmp_p
     assert "number" in learned and whole <= seen
 
 
+@pytest.mark.parametrize("count", [20, 40, 80, 160, 320])
+def test_a_batch_is_no_larger_than_what_is_trained_on(count, tmp_path):
+    """Keys decide which are held out: of 160, with these, more than the fifth that is expected."""
+    root, kept = __file__.rpartition("/tests/")[0], []
+    for prefix in "abcdefgh":
+        members = [
+            (f"{prefix}{name}", data) for n in range(count) for name, data in make_members(n)
+        ]
+        path = write_tar(tmp_path / f"{prefix}.tar", members)
+        config = load_config(f"{root}/{OWN}:{path},start=scratch,size=cores")
+        (part,) = dataset.read_parts(config).values()
+        kept.append(int(dataset.open_source(part).shard_sizes.sum()))
+        assert kept[-1] / 4 <= config.batch_size <= kept[-1]
+    assert min(kept) < 0.8 * count < max(kept)
+
+
 def test_what_a_config_names_can_be_written_as_flags(pairs):
     source, node = open_source(pairs, "tar", ["caption=json.captions", "label=cls"])
     words = shlex.split(write_source_flags(node))
