@@ -52,6 +52,10 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
     """Makes links of the repository those of the site."""
     if page.file.src_uri.startswith("reference/"):
         return markdown
+    if page.file.src_uri.startswith("notebooks/"):
+        markdown = places.link_files(markdown)
+    if page.file.src_uri == "index.md":
+        page.meta["title"] = config.site_description
     return places.move_links(markdown, page.file.src_uri, files.src_uris)
 
 

@@ -1,5 +1,6 @@
 """Where each file of the repository is on the site, and the links between pages that follow."""
 
+import json
 import os
 import pathlib
 import posixpath
@@ -42,7 +43,22 @@ def name_page(words: str, path: str) -> str:
     """Returns the words of a link, or the title of its page where they are the page's path."""
     if words not in (path, path.removesuffix("/README.md")):
         return words
-    return (ROOT / path).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    text = (ROOT / path).read_text(encoding="utf-8")
+    if path.endswith(".ipynb"):
+        text = "".join(json.loads(text)["cells"][0]["source"])
+    return text.partition("\n")[0].removeprefix("# ")
+
+
+def link_files(markdown: str) -> str:
+    """Makes links of the pages and notebooks that a notebook names as code."""
+
+    def link(span: re.Match) -> str:
+        path = span[1] if "/" in span[1] else f"colabs/{span[1]}"
+        return f"[{name_page(path, path)}](../{path})"
+
+    return outside_fences(
+        lambda part: re.sub(r"`(docs/[\w/]+\.md|\w+\.ipynb)`", link, part), markdown
+    )
 
 
 def outside_fences(change: Callable[[str], str], markdown: str) -> str:

@@ -28,7 +28,7 @@ class LayerRates:
     """How the learning rate differs between parameters. Each entry is "PATH=NUMBER".
 
     A path is that of a module or a parameter, such as "model/image", and applies to everything
-    below it; `*` and `?` match any characters within a name, as in "model/*/block_0*". If several
+    below it; `*` and `?` match any characters within a name, as in `model/*/block_0*`. If several
     entries of a field match a parameter, the last one counts. The fields combine: factors multiply,
     and steps add up.
 

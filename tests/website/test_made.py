@@ -37,6 +37,15 @@ def test_every_public_name_is_on_one_page(made):
         assert hasattr(importlib.import_module(module), name), path
 
 
+def test_what_extensions_import_is_in_the_reference(made):
+    pages = made["public_names"].make_pages()
+    page = (ROOT / "docs" / "extend.md").read_text()
+    imports = re.findall(r"^from (big_align\.[\w.]+) import (.*)$", page, re.MULTILINE)
+    wanted = {f"{module}.{name}" for module, names in imports for name in names.split(", ")}
+    assert len(wanted) > 8
+    assert wanted <= set(re.findall(r"^::: ([\w.]+)$", pages["reference/protocols.md"], re.M))
+
+
 def test_every_field_of_every_component_is_a_row(made):
     pages = made["config_fields"].make_pages()
     for page, (_, place, table) in made["config_fields"].TABLES.items():

@@ -30,6 +30,14 @@ def test_a_link_leads_to_the_page_that_the_site_has(uri, before, after, monkeypa
     assert move(before, uri, monkeypatch) == after
 
 
+def test_what_a_notebook_names_is_a_link():
+    linked = places.link_files("see `docs/use.md`, `losses.ipynb`\n\n```python\n`docs/use.md`\n```")
+    assert linked == (
+        "see [Use a model](../docs/use.md), [Losses in your own JAX code](../colabs/losses.ipynb)"
+        "\n\n```python\n`docs/use.md`\n```"
+    )
+
+
 def test_a_file_of_the_repository_is_a_link_once_there_is_an_address(monkeypatch):
     text = "see [`main`](../main.py#L3)."
     assert move(text, "use.md", monkeypatch) == "see `main`."
