@@ -73,7 +73,7 @@ def make_data_parser(description: str, path: str, **defaults) -> argparse.Argume
 
 
 def make_tokenizer(name: str, options: argparse.Namespace) -> tokenizers.Tokenizer:
-    """Makes a tokenizer by its name; WordPiece imports TensorFlow."""
+    """Makes a tokenizer by its name; WordPiece imports TensorFlow where it is installed."""
     if name == "clip":
         return tokenizers.ClipTokenizer(options.merges)
     if name == "wordpiece":
