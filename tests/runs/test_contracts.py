@@ -86,8 +86,16 @@ def test_an_objective_breaks_its_contract(message, name):
     assert "\n" not in str(error.value) and find_status(error.value) == 2
 
 
+@pytest.mark.parametrize("metric", ["loss", "learning_rate", "time/saving"])
+def test_a_metric_has_the_name_of_one_of_every_run(metric, name):
+    wrong = name(change(Clip, loss=lambda x: (x[0], {metric: x[0]})))
+    told = f"config.objective: Wrong.loss returns a metric '{metric}', a name under which every"
+    with pytest.raises(ConfigError, match=told):
+        check.check_config(load_config(TINY, f"--config.objective.name={wrong}"))
+
+
 def test_what_is_right_passes_whatever_the_batch_is_split_into(name):
-    same = change(Clip, loss=lambda x: (x[0], {"a": np.float32(1), "b": 2}))
+    same = change(Clip, loss=lambda x: (x[0], {"a": np.float32(1), "timed": 2}))
     for parts in 1, 2:
         flags = f"--config.objective.name={name(same)}", f"--config.microbatches={parts}"
         check.check_config(load_config(TINY, *flags, "--config.batch_size=32"))
