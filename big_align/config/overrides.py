@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from big_align.config.components.signatures import (
     advise,
+    check_settable,
     fill_defaults,
     list_settable,
     lookup,
@@ -286,6 +287,7 @@ def _prepare_fields(config: ConfigDict, place: str, fields: Mapping[str, str], t
         if field in sources:
             _make_node(node, field)
         elif field not in known:
+            check_settable(target, field, f"--{where}.{path}={text}")
             takes = [*sources, *known]
             near = suggest(field, takes) or suggest_field(config, f"{place}.{field}")
             raise ConfigError(
