@@ -6,6 +6,7 @@ all of their fields, and then each field takes the value that its text stands fo
 
 import ast
 import importlib.machinery
+import inspect
 import os
 import re
 import sys
@@ -162,6 +163,8 @@ def _run_file(found: str) -> ConfigDict:
         importlib.machinery.SourceFileLoader(CONFIG_MODULE, path).exec_module(module)
         if not hasattr(module, "get_config"):
             raise UserError("it defines no get_config()")
+        if colon and not inspect.signature(module.get_config).parameters:
+            raise UserError(f"it takes no argument; leave :{argument} out")
         config = module.get_config(*([argument] if colon else []))
     except Exception as error:  # a config file is code: it may raise anything
         raise UserError(f"--config={found}: {tell_in_a_line(error)}") from error
