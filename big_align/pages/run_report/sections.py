@@ -259,7 +259,7 @@ def name_classes(record: RunRecord) -> list[str]:
     They are those of an evaluator, of the data, or of the class lists that are kept in the workdir.
     """
     data, evaluators = record.config.get("data") or {}, record.config.get("evaluators") or {}
-    given = [node.get(field) for field in ("names", "benchmark") for node in evaluators.values()]
+    given = [x.get(field) for field in ("names", "benchmark") for x in evaluators.values() if x]
     given += [node.get("classes") for node in (data, *(data.get("mixture") or {}).values())]
     given += map(str, sorted(pathlib.Path(record.workdir, FOLDER).glob("*.classes*")))
     for each in given:
