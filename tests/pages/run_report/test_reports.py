@@ -121,6 +121,36 @@ def test_a_finished_run_names_the_commands_that_use_its_model(tmp_path, capsys):
     assert "Classify" not in sections.list_uses(read_record(str(images)))
 
 
+def test_a_line_under_the_title_says_what_is_trained(tmp_path):
+    fields = {
+        "batch_size": 4096,
+        "objective": {"name": "clip"},
+        "model": {
+            "image": {"name": "vit", "variant": "b/32", "width": None, "depth": 3},
+            "text": {"name": "bert", "variant": "mini", "width": 64},
+            "locked": ["image"],
+        },
+        "optimizer": {"name": "adamw"},
+        "schedule": {"learning_rate": 0.0005},
+    }
+    folder = make_workdir(tmp_path / "run", **fields)
+    line = (
+        "objective clip; locked image tower vit b/32 (depth 3); text tower bert mini (width 64); "
+        "batch size 4,096; steps 4; adamw at a learning rate of 0.0005"
+    )
+    seen = texts_of(report.describe_run(read_record(str(folder))))
+    assert f"run {line} configs/some.py" in seen
+    make_workdir(folder / "first", objective={"name": "lit"}, total_steps=9)
+    first = fields | {"objective": {"name": "siglip"}, "first": {"objective": {"name": "lit"}}}
+    seen = texts_of(report.describe_run(read_record(str(make_workdir(folder, **first)))))
+    told = f"run stage 1: objective lit; steps 9 stage 2: {line.replace('clip', 'siglip', 1)}"
+    assert told in seen
+    spoiled = {"objective": 3, "optimizer": {"name": ["a"]}, "schedule": {"learning_rate": "b"}}
+    spoiled["model"] = {"image": {"name": 1, "variant": 2.5, "width": "c"}, "locked": 5}
+    for odd in spoiled, {}:
+        report.describe_run(read_record(str(make_workdir(tmp_path / "odd", **odd))))
+
+
 def test_the_command_that_classifies_names_the_classes_of_the_run(tmp_path):
     model = {"image": {"name": "vit"}, "text": {"name": "bert"}}
 
