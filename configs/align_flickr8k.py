@@ -22,14 +22,8 @@ LOCKED = "locked"
 
 def get_config(arg: str = "flickr8k"):
     """Returns the config; `arg` is described above."""
-    arg, paper = common.split_flag(arg, common.RECIPE, "flickr8k")
-    arg, locked = common.split_flag(arg, LOCKED, "flickr8k")
     captions = {"flickr8k": "json.captions", "twemoji": "txt"}
-    if arg not in captions:
-        raise ValueError(
-            "configs/align_flickr8k.py takes flickr8k or twemoji, locked and recipe=paper, "
-            f"not {arg!r}"
-        )
+    arg, flags = common.choose(arg, captions, "flickr8k", (LOCKED, common.RECIPE))
     folder = common.data_dir()
     config = common.get_base()
     config.batch_size = 128
@@ -62,7 +56,7 @@ def get_config(arg: str = "flickr8k"):
     config.objective = dict(name="align", temperature=0.07, label_smoothing=0.1)
     config.optimizer = dict(name="adamw", weight_decay=0.1)
     config.schedule = dict(decay="cosine", learning_rate=1e-3, warmup_steps=100)
-    if paper:
+    if common.RECIPE in flags:
         common.use_recipe_of_align(config)
     config.evaluators = dict(
         retrieval=dict(
@@ -74,7 +68,7 @@ def get_config(arg: str = "flickr8k"):
     config.evaluate_every = 550
     config.evaluate_batch_size = 200
     config.checkpoint.every = 1100
-    if locked:
+    if LOCKED in flags:
         lock_images(config)
     return complete_config(config)
 

@@ -26,13 +26,9 @@ LENGTH = 32  # tokens: with 8000 pieces for four languages, words have more piec
 
 def get_config(arg: str = ""):
     """Returns the config; `arg` is described above."""
-    arg, locked = common.split_flag(arg, align_flickr8k.LOCKED, "")
+    known = (*LANGUAGES, *(f"without={each}" for each in LANGUAGES))
+    arg, flags = common.choose(arg, known, flags=(align_flickr8k.LOCKED,))
     choice, _, name = arg.rpartition("=")
-    if arg and (name not in LANGUAGES or choice not in ("", "without")):
-        raise ValueError(
-            "configs/align_flickr8k_multilingual.py takes nothing, a language of "
-            f"{', '.join(LANGUAGES)}, or without=LANGUAGE, and locked, not {arg!r}"
-        )
     alone = name if not choice else ""
     trained = (alone,) if alone else tuple(each for each in LANGUAGES if each != name)
     config = align_flickr8k.get_config()
@@ -50,7 +46,7 @@ def get_config(arg: str = ""):
             by_language=True,
         )
     )
-    if locked:
+    if flags:
         align_flickr8k.lock_images(config)
     return complete_config(config)
 

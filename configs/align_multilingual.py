@@ -22,9 +22,7 @@ MULTI30K = ("multi30k_en", "multi30k_de", "multi30k_translations_fr", "multi30k_
 def get_config(arg: str = ""):
     """Returns the config; `arg` is described above."""
     bases = {"": align_b7, "l2": align_l2}
-    if arg not in bases:
-        raise ValueError(f"configs/align_multilingual.py takes no argument or l2, not {arg!r}")
-    config = bases[arg].get_config()
+    config = bases[common.choose(arg, ("l2",))[0]].get_config()
     config.model.text.vocab_size = 250_000  # §8: 250k wordpieces
     _, evaluate = common.paper_transforms()
     config.evaluators = {

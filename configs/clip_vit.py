@@ -28,14 +28,12 @@ from big_align.configs.parts import held_out
 from big_align.core.errors import UserError, check_known
 from big_align.weights.formats.preprocessing import CLIP_MEAN, CLIP_STD
 
-ARGUMENTS = ("size", "samples", "reduced", "objective", "batch", "vocabulary", "depth")
 SAMPLES = 32 * 400e6  # CLIP Table 18: 32 epochs; §2.2: 400 million pairs
 BATCH = 32_768  # CLIP Table 18; CLIPA trains at full resolution with it too
 PIXELS = 224
 LENGTH = 77  # tokens of a text in CLIP
 FULL = 0.04  # of the samples, at full resolution: CLIPA-v2's 512 million after 12.8 billion
 FULL_LENGTH = 32  # tokens of a text there, CLIPA's code
-OBJECTIVES = ("clip", "siglip")
 
 
 class Size(NamedTuple):
@@ -61,12 +59,21 @@ SIZES = {
 }
 
 
+ARGUMENTS = {
+    "size": SIZES,
+    "reduced": ("yes", "no"),
+    "objective": ("clip", "siglip"),
+    **dict.fromkeys(("samples", "batch", "vocabulary", "depth"), ()),
+}
+"""Those of this config, with their values; none stand for any."""
+
+
 def get_config(arg: str = ""):
     """Returns the config; `arg` is described above."""
     given, pairs = split_argument(re.sub(r"(^|,)data=", r"\1", arg), ARGUMENTS)
     given = dict(size="b16", reduced="no", objective="clip", samples=f"{SAMPLES:g}") | given
-    for name, known in (("size", SIZES), ("reduced", ("yes", "no")), ("objective", OBJECTIVES)):
-        check_known(name, given[name], known)
+    for name in ("size", "reduced", "objective"):
+        check_known(name, given[name], ARGUMENTS[name])
     if not pairs.has_captions:
         raise UserError("CLIP learns from texts, and these have none; own_pairs.py learns classes")
     if given["reduced"] == "yes":

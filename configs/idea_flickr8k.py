@@ -32,10 +32,7 @@ THRESHOLD = 0.15
 
 def get_config(arg: str = ""):
     """Returns the config of a row of the table."""
-    arg, pretrained = common.split_flag(arg, two_cores.PRETRAINED, "retain")
-    arg, locked = common.split_flag(arg, LOCKED, "retain")
-    if arg not in METHODS:
-        raise ValueError(f"configs/idea_flickr8k.py takes {', '.join(METHODS)}, not {arg!r}")
+    arg, flags = common.choose(arg, METHODS, "retain", (LOCKED, two_cores.PRETRAINED))
     rare = arg in ("rm_top_freq", "retain")
     tags = "data/flickr8k_tags_rare.json" if rare else "data/flickr8k_tags.json"
     config = two_cores.get_base()
@@ -73,9 +70,9 @@ def get_config(arg: str = ""):
             tags=tags,
             threshold=THRESHOLD,
         )
-    if pretrained:
+    if two_cores.PRETRAINED in flags:
         two_cores.use_pretrained(config)
-    if locked:
+    if LOCKED in flags:
         _lock_images(config)
     return complete_config(config)
 

@@ -16,9 +16,7 @@ BATCH, DRAWINGS = 128, 1676
 
 def get_config(arg: str = ""):
     """Returns the config of a row of the table."""
-    arg, pretrained = common.split_flag(arg, two_cores.PRETRAINED, "mlr")
-    if arg not in METHODS:
-        raise ValueError(f"configs/idea_twemoji.py takes {', '.join(METHODS)}, not {arg!r}")
+    arg, pretrained = common.choose(arg, METHODS, "mlr", (two_cores.PRETRAINED,))
     config = two_cores.get_base()
     config.total_steps = 200
     config.schedule.learning_rate = 2e-3

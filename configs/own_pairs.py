@@ -39,7 +39,7 @@ R@10 among 1000 other photographs, image to text and text to image: after 120 pa
 
 def get_config(arg: str = ""):
     """Returns the config; `arg` is described above."""
-    given, pairs = split_argument(arg, ("start", "size"))
+    given, pairs = split_argument(arg, dict(start=("pretrained", "scratch", "WEIGHTS"), size=NEW))
     start, size = given.get("start", "pretrained"), given.get("size") or _find_size()
     check_known("size", size, NEW)
     if start == "pretrained":

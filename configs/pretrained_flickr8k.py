@@ -45,9 +45,7 @@ def get_frozen(dev: bool, size: int = published.SIZE):
 
 def get_config(arg: str = ""):
     """Returns the config; `arg` is made of the names above, with commas between them."""
-    names = {name for name in arg.split(",") if name}
-    if strange := sorted(names - {"frozen", "dev"}):
-        raise ValueError(f"configs/pretrained_flickr8k.py takes frozen and dev, not {strange[0]!r}")
+    _, names = common.choose(arg, (), flags=("frozen", "dev"))
     dev = "dev" in names
     if "frozen" in names:
         return get_frozen(dev, FAST_SIZE)

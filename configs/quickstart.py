@@ -10,9 +10,7 @@ from big_align.data.sources.digits import DIGIT_CLASSES, DIGIT_TEMPLATES, DIGIT_
 
 def get_config(arg: str = ""):
     """Returns the config; `arg` is nothing or recipe=paper."""
-    arg, paper = common.split_flag(arg, common.RECIPE, "")
-    if arg:
-        raise ValueError(f"configs/quickstart.py takes nothing or recipe=paper, not {arg!r}")
+    _, paper = common.choose(arg, (), flags=(common.RECIPE,))
     config = common.get_base()
     config.batch_size = 128
     config.total_steps = 600

@@ -14,8 +14,7 @@ from big_align.configs.unicl_imagenet import SMALL_EVALUATE, SMALL_TRAIN
 
 def get_config(arg: str = "unicl"):
     """Returns the config of a method."""
-    if arg not in METHODS:
-        raise ValueError(f"configs/unicl_cifar10.py takes {', '.join(METHODS)}, not {arg!r}")
+    arg, _ = common.choose(arg, METHODS, "unicl")
     config = two_cores.get_base()
     config.total_steps = 1200  # three epochs
     source = dict(name="benchmark", benchmark="cifar10", data=common.data_dir())

@@ -14,9 +14,7 @@ METHODS = ("both", "captions", "labels", "multitask")
 
 def get_config(arg: str = ""):
     """Returns the config of a method."""
-    arg, pretrained = common.split_flag(arg, two_cores.PRETRAINED, "both")
-    if arg not in METHODS:
-        raise ValueError(f"configs/unicl_flickr8k.py takes {', '.join(METHODS)}, not {arg!r}")
+    arg, pretrained = common.choose(arg, METHODS, "both", (two_cores.PRETRAINED,))
     config = two_cores.get_base()
     config.total_steps = 800
     config.objective = dict(name="unicl", temperature=0.1)

@@ -22,8 +22,7 @@ METHODS = (
 
 def get_config(arg: str = "unicl"):
     """Returns the config of a method."""
-    if arg not in METHODS:
-        raise ValueError(f"configs/unicl_grocery.py takes {', '.join(METHODS)}, not {arg!r}")
+    arg, _ = common.choose(arg, METHODS, "unicl")
     config = two_cores.get_base()
     config.total_steps = 500
     labels = two_cores.labels_of("grocery")

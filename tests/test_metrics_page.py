@@ -10,6 +10,7 @@ from big_align.config.components import tables
 from big_align.config.components.signatures import lookup
 from big_align.config.defaults import complete_config
 from big_align.config.overrides import load_config
+from big_align.core.types import FOLDERS_OF_EVERY_RUN, OF_EVERY_RUN
 from big_align.data.tags.tag_list import TagList, weigh
 from big_align.evaluators.retrieval import DIRECTIONS, MEAN
 from big_align.evaluators.zero_shot import ACCURACIES, SEEN
@@ -146,6 +147,13 @@ def test_the_numbers_of_an_evaluator_are_those_of_its_section():
     told["retrieval"] |= {MEAN, f"de_{MEAN}", *(f"de_{x}_r1" for x in DIRECTIONS)}
     for name, numbers in told.items():
         check_same(numbers, listed[name], name)
+
+
+def test_the_names_that_no_objective_may_log_are_those_of_every_run():
+    listed = read_names("Every run")[""]
+    inside = {name for name in listed if "/" in name}
+    assert listed - inside | {"step"} == set(OF_EVERY_RUN)
+    assert {name.partition("/")[0] + "/" for name in inside} == set(FOLDERS_OF_EVERY_RUN)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ all of their fields, and then each field takes the value that its text stands fo
 
 import ast
 import importlib.machinery
+import inspect
 import os
 import re
 import sys
@@ -17,6 +18,7 @@ from ml_collections import ConfigDict
 
 from big_align.config.components.signatures import (
     advise,
+    check_settable,
     fill_defaults,
     list_settable,
     lookup,
@@ -161,6 +163,8 @@ def _run_file(found: str) -> ConfigDict:
         importlib.machinery.SourceFileLoader(CONFIG_MODULE, path).exec_module(module)
         if not hasattr(module, "get_config"):
             raise UserError("it defines no get_config()")
+        if colon and not inspect.signature(module.get_config).parameters:
+            raise UserError(f"it takes no argument; leave :{argument} out")
         config = module.get_config(*([argument] if colon else []))
     except Exception as error:  # a config file is code: it may raise anything
         raise UserError(f"--config={found}: {tell_in_a_line(error)}") from error
@@ -286,6 +290,7 @@ def _prepare_fields(config: ConfigDict, place: str, fields: Mapping[str, str], t
         if field in sources:
             _make_node(node, field)
         elif field not in known:
+            check_settable(target, field, f"--{where}.{path}={text}")
             takes = [*sources, *known]
             near = suggest(field, takes) or suggest_field(config, f"{place}.{field}")
             raise ConfigError(

@@ -2,10 +2,10 @@
 
 import functools
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from big_align.config.components.source_flags import TEXT, open_source, recognize_source
+from big_align.config.components.source_flags import TEXT, YOURS, open_source, recognize_source
 from big_align.core.errors import UserError
 from big_align.data.derived.split_source import SplitSource
 from big_align.data.labels.classes import OWN_NAMES
@@ -57,14 +57,19 @@ class OwnPairs(NamedTuple):
         return max(1, expected if self.kept is None else self.kept)
 
 
-def split_argument(arg: str, own: Collection[str]) -> tuple[dict[str, str], OwnPairs]:
+def list_arguments(legal: Mapping[str, Collection[str]]) -> str:
+    """Lists the arguments of a config with their values, as in "size=b32|b16; batch=BATCH"."""
+    return "; ".join(f"{n}={'|'.join(v) or n.upper()}" for n, v in legal.items())
+
+
+def split_argument(arg: str, own: Mapping[str, Collection[str]]) -> tuple[dict[str, str], OwnPairs]:
     """Reads a config's argument: a path, then values by name, parted by commas.
 
     Args:
       arg: what stands behind the colon of --config. `pairs` is a number of examples, which are not
         counted then, `source` a kind of source, and `classes` a class list; names that are none of
         these, nor of `own`, are fields of the source.
-      own: names of the config's own arguments.
+      own: the values of each of the config's own arguments; none stand for any.
 
     Returns:
       The values of the config's own arguments, and what was found at the path.
@@ -77,6 +82,9 @@ def split_argument(arg: str, own: Collection[str]) -> tuple[dict[str, str], OwnP
     path = ",".join(part for part in parts if part not in named)
     given = dict(part.split("=", 1) for part in named)
     fields = [part for part in named if part.partition("=")[0] not in (*SHARED, *own)]
+    if fields and not path:
+        listed = list_arguments(own | dict.fromkeys(SHARED, ()))
+        raise UserError(f"{fields[0]} is not one of {listed}; a field of a source follows its path")
     pairs = _find_pairs(path, given.get("source"), tuple(fields), given.get("pairs"))
     classes = given.get("classes") or (OWN_NAMES if pairs.source["name"] == "folder" else None)
     if not (classes or pairs.has_captions):
@@ -96,10 +104,10 @@ def _find_pairs(
     if number is not None and not (number.isdecimal() and int(number)):
         raise UserError(f"pairs={number} must be a number above 0")
     if not path:
-        if name or fields:
+        if name:
             raise UserError("there is no path; it comes first, as in photos/,source=files")
         count = int(number or MANY)
-        return OwnPairs(dict(name="tar", path="data/pairs-*.tar", caption="txt"), count)
+        return OwnPairs(dict(name="tar", path=YOURS, caption="txt"), count)
     try:
         kind = name or recognize_source(path)
         if kind in (TEXT, "images"):

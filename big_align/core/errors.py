@@ -223,28 +223,36 @@ def check_known(field: str, given: object, known: Iterable[str]) -> None:
 SHOWN = 8  # parts of a value that are told
 
 
-def list_members(protocol: type) -> list[str]:
-    """Returns the attributes and methods of a protocol."""
+def list_methods(protocol: type) -> list[str]:
+    """Returns the methods of a protocol."""
     methods = [name for name, x in vars(protocol).items() if callable(x) and name[0] != "_"]
-    called = ["__call__"] if "__call__" in vars(protocol) else []
-    return [*vars(protocol).get("__annotations__", {}), *methods, *called]
+    return [*methods, *(["__call__"] if "__call__" in vars(protocol) else [])]
 
 
 def check_members(made: Any, protocol: type, where: str) -> None:
-    """Checks that an object has what a protocol asks for.
+    """Checks that an object has what a protocol asks for, and methods where it asks for them.
 
     Raises:
       ConfigError: it has not; the message names its class and what it lacks.
     """
-    wanted = list_members(protocol)
+    attributes, methods = vars(protocol).get("__annotations__", {}), list_methods(protocol)
     # Not asked by its value: a property may refuse what the object was made with.
-    missing = [n for n in wanted if not _has_static(made, n) and not hasattr(made, n)]
+    missing = [
+        n for n in (*attributes, *methods) if not _has_static(made, n) and not hasattr(made, n)
+    ]
+    kind = getattr(made, "__name__", type(made).__name__)
     if missing:
-        kind = getattr(made, "__name__", type(made).__name__)
         raise ConfigError(
             f"{where}: {kind} has no {', '.join(missing)}, which {protocol.__name__} in "
             f"{protocol.__module__} describes; docs/extend.md has one that is whole"
         )
+    for name in methods:  # a setting of the same name may hide one
+        if not callable(found := getattr(made, name)):
+            told = f"must be a method; it is of type {type(found).__name__}"
+            raise ConfigError(f"{where}: {kind}.{name} {told}")
+    for name in attributes:
+        if inspect.isroutine(inspect.getattr_static(made, name, None)):
+            raise ConfigError(f"{where}: {kind}.{name} must be a value; it is a method")
 
 
 def _has_static(made: Any, name: str) -> bool:

@@ -46,6 +46,16 @@ Outputs = Mapping[str, Array]
 Metrics = dict[str, Array]
 """Named scalars."""
 
+OF_EVERY_RUN = (
+    *("step", "loss", "gradient_norm", "parameter_norm", "update_norm", "learning_rate", "epoch"),
+    *("images_per_second", "step_seconds", "data_wait_seconds", "device_flops_per_second"),
+    *("model_flop_utilization", "goodput"),
+)
+"""What every run logs, so that no metric of an objective can have such a name."""
+
+FOLDERS_OF_EVERY_RUN = ("epoch/", "time/")
+"""How others begin that a run logs, of parts of the data and phases of the time."""
+
 MeasuredLoss = tuple[Float[Array, ""], Metrics]
 """A loss, and what is logged with it."""
 
@@ -198,7 +208,7 @@ class Objective(Protocol):
           batch: the whole batch that `augment` returned.
 
         Returns:
-          The loss, a scalar, and named scalars to log with it.
+          The loss, a scalar, and named scalars to log with it, none by a name of `OF_EVERY_RUN`.
         """
 
     def project(self, params: Params) -> Params:

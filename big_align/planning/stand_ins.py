@@ -8,10 +8,12 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from big_align.config.kept_files import VOCABULARIES
 from big_align.data import files
 from big_align.data.labels.classes import OWN_NAMES, ClassList, built_in_names, write_classes
 from big_align.data.tags.tag_list import make_tag_list, write_tag_list
 from big_align.runs.check import BlankTokenizer
+from big_align.runs.own_vocabulary import FROM_DATA
 
 CLASSES = {"imagenet21k": 21_841, "imagenet22k": 21_841, "imagenet": 1000}
 """Length of a class list that does not exist, by a word in its path."""
@@ -40,6 +42,17 @@ def fill_in(config: ConfigDict, folder: Path) -> list[str]:
         said.append(f"the tag list {tags['path']} is not there: {count:,} tags are assumed")
         tags["path"] = _write_tags(config, count, folder)
     return said
+
+
+def tell_vocabulary(config: ConfigDict) -> list[str]:
+    """Tells how many word pieces the text tower has rows for, if their file is not there."""
+    size = (config.model.get("text") or {}).get("vocab_size")
+    given = next(filter(None, map(config.tokenizer.get, VOCABULARIES)), None)
+    if not (size and given) or _is_there(given):
+        return []
+    lack = "will be learned from the data" if given == FROM_DATA else "is not there"
+    field = "config.model.text.vocab_size"
+    return [f"the vocabulary {given!r} {lack}: {size:,} word pieces are assumed, as in {field}"]
 
 
 def _is_there(listed: str) -> bool:

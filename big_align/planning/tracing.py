@@ -109,7 +109,7 @@ def trace(
     start = time.perf_counter()
     check_values(config)
     check_batch(config, "batch_size", len(machine.devices), config.microbatches)
-    assumed = stand_ins.fill_in(config, folder)
+    assumed = stand_ins.fill_in(config, folder) + stand_ins.tell_vocabulary(config)
     mesh_node = {name: value for name, value in config.mesh.items() if value is not None}
     mesh = make_mesh(**mesh_node, devices=list(machine.devices))
     tokenizer = BlankTokenizer(config.tokenizer)

@@ -262,7 +262,7 @@ def _check_verbs(
         inputs = _evaluated_batch(config, node, tokenizer, where)
         with naming_field(where):
             for verb in getattr(target, "needs", lambda settings: ())(node):
-                if not hasattr(objective, verb):
+                if not callable(getattr(objective, verb, None)):
                     raise ConfigError(
                         f"{where}: the objective {config['objective']['name']!r} has no method "
                         f"{verb!r}; {REMEDIES.get(verb, 'another objective is needed')}"

@@ -107,7 +107,7 @@ def _tell_formats(
         return {}
     model = outline_model(config, tokenizer, state.params, state.model_state, workdir)
     if not int(state.step) and os.path.basename(workdir) != FIRST:
-        print("\n".join(tell_formats(model)))
+        print(tell_formats(model))
     return list_formats(model)
 
 
@@ -194,7 +194,7 @@ def train(
       >>> workdir = folder.name
       >>> override = "--config.total_steps=10"
       >>> numbers = big_align.train("quickstart", workdir, override)  # doctest: +ELLIPSIS
-      the whole model opens in big_align, jax_export
+      exports: the whole model to big_align, jax_export; its image tower to timm; ...
       ...
       >>> "digits/mean_per_class" in numbers
       True

@@ -209,18 +209,19 @@ def _drop(record: Any) -> bool:
     return False
 
 
-def tell_formats(pretrained: Pretrained) -> list[str]:
-    """Returns lines that tell where a model opens: as a whole, its towers alone, and why."""
+def tell_formats(pretrained: Pretrained) -> str:
+    """Returns a line that tells to which formats a model goes as a whole, and its towers alone.
+
+    Why it goes to no others, `list_formats` says, and `save` when it is asked to.
+    """
     whole = list_formats(pretrained)
-    parts = {part: pretrained.tower(part) for part in TOWERS if pretrained.embeds(part)}
-    towers = {part: list_formats(tower) for part, tower in parts.items()}
-    opened = [name for name, fault in whole.items() if not fault and name not in TEXTS_ALONE]
-    lines = [f"the whole model opens in {', '.join(opened)}"]
-    for name, fault in whole.items():
-        alone = [part for part, found in towers.items() if not found[name]]
-        if name in TEXTS_ALONE:
-            lines += [] if fault else [f"its texts open in {name}"]
-        elif fault:
-            what = f"the {' and the '.join(alone)} tower alone" if alone else "none of it"
-            lines.append(f"{what} opens in {name}: {fault}")
-    return lines
+    others = [name for name in whole if name not in TEXTS_ALONE]
+    goes = {
+        "the whole model": [name for name in others if not whole[name]],
+        "its texts": [name for name in TEXTS_ALONE if not whole[name]],
+    }
+    for part in filter(pretrained.embeds, TOWERS):
+        alone = list_formats(pretrained.tower(part))
+        goes[f"its {part} tower"] = [n for n in others if whole[n] and not alone[n]]
+    told = [f"{what} to {', '.join(names)}" for what, names in goes.items() if names]
+    return f"exports: {'; '.join(told) or 'none'}"

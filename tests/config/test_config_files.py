@@ -47,6 +47,31 @@ def test_a_config_read_back_is_the_one_that_was_written(name, tmp_path):
     assert list_types(load_config(str(path))) == list_types(written)
 
 
+@pytest.mark.parametrize("name", list_packaged())
+def test_an_argument_that_no_config_has_is_told_with_all_that_there_are(name):
+    told, _, listed = _try(f"{name}:strange=1").partition("strange=1 is not one of ")
+    if not listed:
+        assert told.endswith(f"{name}.py:strange=1: it takes no argument; leave :strange=1 out")
+        return
+    assert "..." not in listed
+    for each in listed.partition("; a field of")[0].split("; "):
+        field, equals, values = each.partition("=")
+        named = equals and "|" not in field
+        choices = [f"{field}={x}" for x in values.split("|")] if named else each.split("|")
+        for choice in choices:
+            if not choice.rpartition("=")[2].isupper():  # which stands for any value
+                assert "is not one of" not in _try(f"{name}:{choice}")
+
+
+def _try(config):
+    """Returns why a config cannot be loaded, "" if it can: an argument may need another one."""
+    try:
+        load_config(config)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("name", ["a.b", "__class__", "__init__", "a\0b", "a\nb"])
 def test_a_name_that_no_config_can_have_is_a_line(tmp_path, name):
     path = leave(load_config(TINY), tmp_path)

@@ -75,6 +75,15 @@ def test_a_report_adds_up():
     assert "bound by FLOPs" in text and "8 cores at" in text and "$16 at $2 a chip-hour" in text
 
 
+def test_a_table_says_what_its_columns_count():
+    made = report()
+    each = dict(kind="all-reduce", dtype="f32", devices=4, places=1, count=3, overlapped=2)
+    made["collectives"] = [each | dict(bytes=0, sent_inside=0, sent_between=0)]
+    text = format_report(made)
+    assert "(hidden: how many of the count run while the devices compute)" in text
+    assert "(hidden" not in format_report(report())
+
+
 def test_arguments_that_do_not_fit_are_an_error():
     assert report()["fits"]
     too_large = report(peak=17 * 2**30)

@@ -5,7 +5,7 @@ import fsspec
 from big_align.config.overrides import load_config
 from big_align.data.labels.classes import read_classes
 from big_align.data.tags.tag_list import read_tag_list
-from big_align.planning.stand_ins import fill_in
+from big_align.planning.stand_ins import fill_in, tell_vocabulary
 
 
 def test_classes_that_are_not_there_are_counted_by_their_name(tmp_path):
@@ -48,3 +48,17 @@ def test_given_values_are_kept(tmp_path):
     config = load_config("configs/unicl_imagenet.py")
     assert fill_in(config, tmp_path) == []
     assert config.data.classes == "imagenet"
+
+
+def test_the_pieces_of_a_vocabulary_that_is_not_there_are_those_of_the_text_tower(tmp_path):
+    config = load_config("configs/clip_vit.py", "--config.model.text.vocab_size=4321")
+    (said,) = tell_vocabulary(config)
+    assert said.startswith("the vocabulary 'from_data' will be learned from the data: 4,321 word")
+    config.tokenizer.vocabulary = str(tmp_path / "vocabulary.txt")
+    (said,) = tell_vocabulary(config)
+    assert "vocabulary.txt' is not there: 4,321 word pieces are assumed" in said
+    (tmp_path / "vocabulary.txt").write_text("[UNK]\n")
+    assert tell_vocabulary(config) == []
+    assert tell_vocabulary(load_config("quickstart")) == []  # its words are in the config
+    images = load_config("configs/mlcd.py")  # has no text tower
+    assert tell_vocabulary(images) == []

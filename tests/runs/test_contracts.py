@@ -1,5 +1,6 @@
 """What an extension does wrong is one line that names its class, the method and what is wanted."""
 
+import functools
 import re
 import sys
 import types
@@ -85,8 +86,16 @@ def test_an_objective_breaks_its_contract(message, name):
     assert "\n" not in str(error.value) and find_status(error.value) == 2
 
 
+@pytest.mark.parametrize("metric", ["loss", "learning_rate", "time/saving"])
+def test_a_metric_has_the_name_of_one_of_every_run(metric, name):
+    wrong = name(change(Clip, loss=lambda x: (x[0], {metric: x[0]})))
+    told = f"config.objective: Wrong.loss returns a metric '{metric}', a name under which every"
+    with pytest.raises(ConfigError, match=told):
+        check.check_config(load_config(TINY, f"--config.objective.name={wrong}"))
+
+
 def test_what_is_right_passes_whatever_the_batch_is_split_into(name):
-    same = change(Clip, loss=lambda x: (x[0], {"a": np.float32(1), "b": 2}))
+    same = change(Clip, loss=lambda x: (x[0], {"a": np.float32(1), "timed": 2}))
     for parts in 1, 2:
         flags = f"--config.objective.name={name(same)}", f"--config.microbatches={parts}"
         check.check_config(load_config(TINY, *flags, "--config.batch_size=32"))
@@ -119,6 +128,45 @@ def test_a_class_lacks_members(field, message, name):
         if field == "data.source":
             build.build_train_loader(config, build.build_tokenizer(config))
         build.build_evaluators(config, build.build_tokenizer(config))
+
+
+def shadow(base, **members):
+    """Returns a class whose instances have values in place of what the base has."""
+
+    def initialize(self, *arguments, **given):
+        base.__init__(self, *arguments, **given)
+        vars(self).update(members)
+
+    signed = functools.wraps(base.__init__)(initialize)
+    return type("Wrong", (base,), {"__init__": signed})
+
+
+def test_a_setting_hides_a_method(name):
+    config = load_config(TINY, f"--config.objective.name={name(shadow(Clip, scale=0.5))}")
+    told = "config.objective: Wrong.scale must be a method; it is of type float"
+    with pytest.raises(ConfigError, match=told):
+        check.check_config(config)
+    wrong = name(shadow(Squares, shard_name="0"))
+    told = "config.data.source: Wrong.shard_name must be a method; it is of type str"
+    with pytest.raises(ConfigError, match=told):
+        build.make_loader(load_config(TINY, f"--config.data.source.name={wrong}"))
+
+
+def test_a_method_of_an_evaluator_is_hidden_by_a_value(name):
+    config = load_config(TINY, "--config.evaluators={}")
+    wrong = type("Wrong", (), {"__call__": 3})
+    with config.unlocked():
+        config.evaluators = {"own": {"name": name(wrong)}}
+    told = "config.evaluators.own: Wrong.__call__ must be a method; it is of type int"
+    with pytest.raises(ConfigError, match=told):
+        build.build_evaluators(config, build.build_tokenizer(config))
+
+
+def test_a_method_stands_where_a_value_is_wanted(name):
+    wrong = type("Wrong", (Patches,), {"output_dim": lambda self: 32})
+    told = "config.model.image: Wrong.output_dim must be a value; it is a method"
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        check.check_config(load_config(TINY, f"--config.model.image.name={name(wrong)}"))
 
 
 @pytest.mark.parametrize(

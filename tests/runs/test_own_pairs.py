@@ -221,6 +221,10 @@ def test_some_more_pairs_do_not_change_what_a_checkpoint_must_agree_with(pairs):
         (",start=scratch,size=cpu", r"size = 'cpu' is unknown.*; known: cores, gpu, pod"),
         (",pairs=0", r"pairs=0 must be a number above 0"),
         (",source=files", r"there is no path; it comes first"),
+        (
+            ",sise=gpu",
+            r"sise=gpu is not one of start=.*; size=cores\|gpu\|pod; pairs=PAIRS",
+        ),
         ("{pairs},source=tarr", r"source.*'tarr'.*did you mean 'tar'"),
         ("{pairs},captoin=txt", r"captoin.*did you mean 'caption'"),
         ("{images}", r"its images have no texts: put a .txt file of the same name beside each"),
@@ -239,6 +243,12 @@ def test_what_is_no_set_of_pairs_is_told_in_a_line(argument, message, tmp_path, 
     with pytest.raises(UserError, match=message) as error:
         load_config(f"{__file__.rpartition('/tests/')[0]}/{OWN}:{argument.format(**places)}")
     assert "--source" not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_config_without_pairs_says_where_their_path_goes():
+    config = load_config(OWN)
+    with pytest.raises(UserError, match=r"the config needs your pairs.* --config=own_pairs.py:ph"):
+        build.make_loader(config)
 
 
 def test_what_the_evaluators_lack_is_told_before_training(tmp_path, pairs):

@@ -122,16 +122,18 @@ def test_no_array_is_made_and_nothing_is_said(monkeypatch, caplog):
     assert told["open_clip"] == "" and not caplog.text
 
 
-def test_lines_tell_where_a_model_and_its_towers_open():
-    whole, *rest = api.tell_formats(make_pair("vit and bert"))
-    assert whole == "the whole model opens in big_align, open_clip, jax_export"
-    assert [line.partition(":")[0] for line in rest] == [
-        "the text tower alone opens in transformers",
-        "the image tower alone opens in timm",
-    ]
+def test_a_line_tells_where_a_model_and_its_towers_go():
+    assert api.tell_formats(make_pair("vit and bert")) == (
+        "exports: the whole model to big_align, open_clip, jax_export; its image tower to timm; "
+        "its text tower to transformers"
+    )
     alone = api.tell_formats(make_pair("swin and roberta").tower("text"))
-    assert alone[0] == "the whole model opens in big_align, transformers, jax_export"
-    assert "none of it opens in timm: timm has image towers" in alone[-1]
+    assert alone == "exports: the whole model to big_align, transformers, jax_export"
+
+
+def test_what_goes_nowhere_says_so(monkeypatch):
+    monkeypatch.setattr(api, "list_formats", lambda model: dict.fromkeys(api.FORMATS, "no"))
+    assert api.tell_formats(make_pair("vit and bert")) == "exports: none"
 
 
 def test_zeros_have_the_types_of_what_they_stand_for():

@@ -118,6 +118,22 @@ def list_settable(target: Any) -> dict[str, Parameter]:
     return found
 
 
+def check_settable(target: Any, name: str, where: str) -> None:
+    """Checks that a name is not that of a parameter that would be a field if it had a type.
+
+    Raises:
+      ConfigError: it is; the message says what to write in the signature.
+    """
+    parameter, hint = _signature(target).get(name), _hints(target).get(name)
+    if parameter is None or hint is not None:
+        return
+    default, owner = parameter.default, target.__name__
+    is_value = isinstance(default, bool | int | float | str | tuple)
+    right = f"{name}: {type(default).__name__} = {default!r}" if is_value else f"{name}: float"
+    owner += ".__init__" if inspect.isclass(target) else ""
+    raise ConfigError(f"{where}: {name} has no type in {owner}; write {right}")
+
+
 def _signature(target: Any) -> dict[str, inspect.Parameter]:
     """Returns the parameters of a component, without the two that flax adds to its modules."""
     parameters = inspect.signature(target).parameters
@@ -169,6 +185,7 @@ def check_arguments(
         if name == "name":
             continue
         if name not in parameters:
+            check_settable(target, name, f"{where}.{name}")
             raise ConfigError(
                 f"{where}.{name} is unknown{suggest(name, parameters)}; "
                 f"{target.__name__} takes: {', '.join(parameters)}"

@@ -38,6 +38,9 @@ ENDINGS = {
 """Endings of paths, and the kind of source for each; other paths need --source_name."""
 IMAGES = rf"[.,]({'|'.join(IMAGE_EXTENSIONS)})\}}?$"
 """Endings of the paths of images, including `*.{jpg,png}`."""
+YOURS = "your-pairs-*.tar"
+"""What stands for the path of a user's pairs where a config is not given one, as in a plan."""
+
 SHARDS = ("tar", "csv", "coco", "parquet", "tfrecord", "npz")
 """Kinds of sources whose files have endings of their own."""
 
@@ -249,6 +252,11 @@ def make_source(node: Node, where: str) -> Source:
     try:
         source = signatures.make_named(tables.SOURCES, node, where)
     except UserError as error:
+        if node.get("path") == YOURS:
+            raise ConfigError(
+                f"{where}: the config needs your pairs, whose path follows its name and a colon, "
+                "as in --config=own_pairs.py:photos/"
+            ) from error
         if (kind := find_kind(node)) == node.get("name"):
             raise
         raise ConfigError(f"{error}; --{where}.name={kind} reads such files") from error

@@ -8,7 +8,14 @@ import jax
 import numpy as np
 
 from big_align.core.errors import ConfigError, is_array, is_scalar, make_fault, show_value
-from big_align.core.types import Batch, ModelState, Objective, Params
+from big_align.core.types import (
+    FOLDERS_OF_EVERY_RUN,
+    OF_EVERY_RUN,
+    Batch,
+    ModelState,
+    Objective,
+    Params,
+)
 
 WHERE = "config.objective"
 WANTED = {
@@ -67,7 +74,13 @@ def trace_loss(
     prepared = _trace(objective, "prepare", lambda made: True, **shared)
     shown = {**params, "drawn": drawn} if drawn else params
     given = {"params": shown, "outputs": whole, "prepared": prepared, "batch": batch}
-    _trace(objective, "loss", _is_measured, **given)
+    _, metrics = _trace(objective, "loss", _is_measured, **given)
+    for name in metrics:
+        if name in OF_EVERY_RUN or name.startswith(FOLDERS_OF_EVERY_RUN):
+            raise ConfigError(
+                f"{WHERE}: {type(objective).__name__}.loss returns a metric {name!r}, a name under "
+                "which every run logs a number of its own; give it another"
+            )
     _trace(objective, "project", lambda made: _is_like(made, params), params=params)
 
 

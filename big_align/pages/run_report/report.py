@@ -72,6 +72,7 @@ def describe_run(record: RunRecord) -> str:
         title=record.name,
         record=record,
         config=config,
+        trains=stages.tell_training(record),
         changes=list(sections.list_changes(record)),
         tiles=sections.summarize(joined),
         stages=stages.list_stages(record),

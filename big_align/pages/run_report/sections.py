@@ -1,6 +1,8 @@
 """What the page about one run says, as values: numbers, tables, curves and commands."""
 
+import importlib.util
 import json
+import pathlib
 import shlex
 import textwrap
 import time
@@ -9,7 +11,10 @@ from typing import Any
 
 from big_align.config.components.source_flags import write_source_flags
 from big_align.config.components.tables import SOURCES
+from big_align.config.kept_files import FOLDER
+from big_align.core.errors import UserError
 from big_align.core.nodes import find_node
+from big_align.data.labels.classes import OWN_NAMES, read_classes
 from big_align.pages.charts import COLORS, Drawing, Series, draw_chart
 from big_align.pages.rendering import Tile, format_number, format_source, format_time
 from big_align.pages.run_report import starts
@@ -27,6 +32,7 @@ from big_align.training.logs.phases import PHASES
 TOOL = "python -m big_align.tools"
 UNDRAWN = {"step_seconds", "data_wait_seconds", "device_flops_per_second", "goodput", "epoch"}
 """Numbers of training for which no curve is drawn."""
+NAMED = 5  # classes at most in a command
 
 
 def summarize(record: RunRecord) -> list[Tile]:
@@ -232,14 +238,44 @@ def list_uses(record: RunRecord) -> dict[str, str]:
     folder, config = shlex.quote(record.workdir), record.config
     formats, commands = record.last_start.get("formats") or {}, {}
     if (find_node(config, "model.text") or {}).get("name"):
-        commands["Classify"] = f"{TOOL}.classify --model={folder} --names='a dog,a cat' PHOTO.jpg"
+        names = shlex.quote(",".join(name_classes(record) or ("a dog", "a cat")))
+        commands["Classify"] = f"{TOOL}.classify --model={folder} --names={names} PHOTO.jpg"
     source, flags = find_node(config, "data.source") or {}, "--source='photos/**/*.jpg'"
     if str(source.get("name")) in SOURCES:
         flags = write_source_flags(source)
     index = shlex.quote(f"{record.workdir.rstrip('/')}/index")
     commands["Index"] = f"{TOOL}.index --model={folder} {flags} --output={index}"
-    commands["Search in a browser"] = f"{TOOL}.serve --index={index}"
+    first = "" if importlib.util.find_spec("starlette") else "  # pip install -e '.[serve]' first"
+    commands["Search in a browser"] = f"{TOOL}.serve --index={index}{first}"
     opened = [name for name in ("transformers", "open_clip") if formats.get(name) == ""]
     format = next(iter(opened), "big_align")
     commands["Export"] = f"{TOOL}.convert --input={folder} --output=exported --format={format}"
     return commands
+
+
+def name_classes(record: RunRecord) -> list[str]:
+    """Returns some of the classes that a run measures or trains; none if their names are unknown.
+
+    They are those of an evaluator, of the data, or of the class lists that are kept in the workdir.
+    """
+    data, evaluators = record.config.get("data") or {}, record.config.get("evaluators") or {}
+    given = [x.get(field) for field in ("names", "benchmark") for x in evaluators.values() if x]
+    given += [node.get("classes") for node in (data, *(data.get("mixture") or {}).values())]
+    given += map(str, sorted(pathlib.Path(record.workdir, FOLDER).glob("*.classes*")))
+    for each in given:
+        found = _read_names(each) if isinstance(each, str) else each
+        listed = found if isinstance(found, list | tuple) else ()
+        names = [x for x in listed if isinstance(x, str) and x.strip() and "," not in x]
+        if len(names) > 1:
+            return names[:NAMED]
+    return []
+
+
+def _read_names(classes: str) -> Sequence[str]:
+    """Returns the names of a class list; none if it is not here."""
+    if classes == OWN_NAMES or "://" in classes:
+        return ()
+    try:
+        return read_classes(classes).names
+    except (UserError, OSError):
+        return ()

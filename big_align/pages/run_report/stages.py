@@ -5,6 +5,7 @@ import itertools
 import math
 from typing import Any
 
+from big_align.core.nodes import find_node
 from big_align.pages.charts import Series
 from big_align.pages.rendering import format_number, format_time
 from big_align.pages.run_report.run_record import RunRecord
@@ -32,6 +33,38 @@ def list_stages(record: RunRecord) -> dict[str, Any]:
     rows.append(["in all", f"{sums[0]:,}", f"{sums[1]:,}", "", "", ""])
     rows[-1] += _format_costs(*sums[2:])
     return {"head": HEAD, "rows": rows}
+
+
+def tell_training(record: RunRecord) -> list[str]:
+    """Returns a line for each stage that says what trains: objective, towers, batch, optimizer."""
+    told = [_tell_config(stage.config) for stage in record.stages]
+    several = len(told) > 1
+    return [f"stage {n}: {line}" if several else line for n, line in enumerate(told, 1) if line]
+
+
+def _tell_config(config: dict[str, Any]) -> str:
+    """Returns what a config trains; what it does not say is left out."""
+    objective = find_node(config, "objective") or {}
+    parts = [f"objective {objective['name']}"] if objective.get("name") else []
+    locked = (find_node(config, "model") or {}).get("locked")
+    for part in ("image", "text"):
+        node = find_node(config, f"model.{part}") or {}
+        if node.get("name"):
+            sizes = [f"{x} {node[x]}" for x in ("width", "depth") if isinstance(node.get(x), int)]
+            name = " ".join(str(x) for x in (node["name"], node.get("variant")) if x)
+            kind = f"locked {part}" if isinstance(locked, list) and part in locked else part
+            parts.append(f"{kind} tower {name}" + (f" ({', '.join(sizes)})" if sizes else ""))
+    parts += [
+        f"{field} {config[name]:,}"
+        for field, name in (("batch size", "batch_size"), ("steps", "total_steps"))
+        if isinstance(config.get(name), int)
+    ]
+    optimizer, schedule = (find_node(config, x) or {} for x in ("optimizer", "schedule"))
+    if optimizer.get("name"):
+        rate = schedule.get("learning_rate")
+        at = f" at a learning rate of {rate:g}" if isinstance(rate, int | float) else ""
+        parts.append(f"{optimizer['name']}{at}")
+    return "; ".join(parts)
 
 
 def _format_costs(seconds: float, hours: float) -> list[str]:

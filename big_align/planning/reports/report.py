@@ -249,7 +249,7 @@ def _format_collectives(report: dict[str, Any]) -> list[str]:
         f"{each['sent_inside'] / 2**20:>18.2f}{each['sent_between'] / 2**20:>12.2f}"
         for each in report["collectives"]
     ]
-    return [head, *rows]
+    return [head, *rows, "  (hidden: how many of the count run while the devices compute)"]
 
 
 COLUMNS = ("fits", "GiB", "ms", "bound by", "images/s", "useful", "chip-hours", "cost")

@@ -1,13 +1,16 @@
 """Config nodes become objects; every mistake is named with its field."""
 
 import ast
+import re
 import shlex
 
 import pytest
 
 from big_align.config.components.signatures import check_arguments, lookup, make
-from big_align.config.components.tables import SOURCES
+from big_align.config.components.tables import OBJECTIVES, SOURCES
+from big_align.config.overrides import load_config
 from big_align.core.errors import ConfigError
+from tests.run_main import TINY
 
 
 class Tower:
@@ -49,6 +52,31 @@ def test_none_means_the_default_where_it_can_mean_nothing_else():
 def test_a_mistake_is_named(node, message):
     with pytest.raises(ConfigError, match=message):
         make(Tower, node, "config.t")
+
+
+class Untyped:
+    def __init__(self, factor=10.0, names=("a",), start=None, width: int = 3):
+        self.factor = factor
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("factor", "factor: float = 10.0"),
+        ("names", "names: tuple = ('a',)"),
+        ("start", "start: float"),
+    ],
+)
+def test_a_parameter_without_a_type_is_told_with_one(name, right, monkeypatch):
+    told = re.escape(f"{name} has no type in Untyped.__init__; write {right}") + "$"
+    with pytest.raises(ConfigError, match=f"^config.t.{name}: {told}"):
+        make(Untyped, {name: 3}, "config.t")
+    monkeypatch.setitem(OBJECTIVES, "untyped", f"{__name__}:Untyped")
+    with pytest.raises(ConfigError, match=f"^--config.objective.{name}=3: {told}"):
+        load_config(TINY, "--config.objective.name=untyped", f"--config.objective.{name}=3")
+    exec(f"def typed({right}): return {name}", module := {})  # what it says is right
+    value = {"names": ("b",)}.get(name, 3.0)
+    assert make(module["typed"], {name: value}, "config.t") == value
 
 
 def test_an_example_of_a_value_is_one():

@@ -121,6 +121,69 @@ def test_a_finished_run_names_the_commands_that_use_its_model(tmp_path, capsys):
     assert "Classify" not in sections.list_uses(read_record(str(images)))
 
 
+def test_a_line_under_the_title_says_what_is_trained(tmp_path):
+    fields = {
+        "batch_size": 4096,
+        "objective": {"name": "clip"},
+        "model": {
+            "image": {"name": "vit", "variant": "b/32", "width": None, "depth": 3},
+            "text": {"name": "bert", "variant": "mini", "width": 64},
+            "locked": ["image"],
+        },
+        "optimizer": {"name": "adamw"},
+        "schedule": {"learning_rate": 0.0005},
+    }
+    folder = make_workdir(tmp_path / "run", **fields)
+    line = (
+        "objective clip; locked image tower vit b/32 (depth 3); text tower bert mini (width 64); "
+        "batch size 4,096; steps 4; adamw at a learning rate of 0.0005"
+    )
+    seen = texts_of(report.describe_run(read_record(str(folder))))
+    assert f"run {line} configs/some.py" in seen
+    make_workdir(folder / "first", objective={"name": "lit"}, total_steps=9)
+    first = fields | {"objective": {"name": "siglip"}, "first": {"objective": {"name": "lit"}}}
+    seen = texts_of(report.describe_run(read_record(str(make_workdir(folder, **first)))))
+    told = f"run stage 1: objective lit; steps 9 stage 2: {line.replace('clip', 'siglip', 1)}"
+    assert told in seen
+    spoiled = {"objective": 3, "optimizer": {"name": ["a"]}, "schedule": {"learning_rate": "b"}}
+    spoiled["model"] = {"image": {"name": 1, "variant": 2.5, "width": "c"}, "locked": 5}
+    for odd in spoiled, {}:
+        report.describe_run(read_record(str(make_workdir(tmp_path / "odd", **odd))))
+
+
+def test_the_command_that_classifies_names_the_classes_of_the_run(tmp_path):
+    model = {"image": {"name": "vit"}, "text": {"name": "bert"}}
+
+    def list_named(**fields):
+        folder = make_workdir(tmp_path / "run", model=model, **fields)
+        words = shlex.split(sections.list_uses(read_record(str(folder)))["Classify"])
+        (names,) = [word.removeprefix("--names=") for word in words if word.startswith("--names=")]
+        return names.split(",")
+
+    measured = lambda names: {"own": {"name": "zero_shot", "names": names}}  # noqa: E731
+    digits = ["zero", "one", "two", "three", "four", "five"]
+    example = ["a dog", "a cat"]
+    assert list_named(evaluators=measured(digits)) == digits[:5]
+    assert list_named(evaluators=measured(["cow's eye", "a $HOME", "this, or that"])) == [
+        "cow's eye", "a $HOME"
+    ]  # fmt: skip
+    assert list_named(evaluators=measured("cifar10"))[:2] == ["airplane", "automobile"]
+    assert list_named(data={"classes": "cifar10"})[:2] == ["airplane", "automobile"]
+    for nothing in (["one, alone", "other"], "nowhere.json", "s3://bucket/a.json", 3, [1, 2]):
+        assert list_named(evaluators=measured(nothing)) == example
+    kept = tmp_path / "run" / "files" / "data.classes.json"
+    kept.parent.mkdir()
+    kept.write_text(json.dumps(["oak", "elm"]))
+    assert list_named(data={"classes": "source"}) == ["oak", "elm"]
+
+
+def test_a_command_that_needs_more_packages_says_so(tmp_path, monkeypatch):
+    record = read_record(str(make_workdir(tmp_path / "run")))
+    for found, end in ((None, "/index  # pip install -e '.[serve]' first"), (True, "/index")):
+        monkeypatch.setattr(sections.importlib.util, "find_spec", lambda name, x=found: x)
+        assert sections.list_uses(record)["Search in a browser"].endswith(end)
+
+
 def test_a_run_under_way_or_killed_can_be_shown(tmp_path):
     folder = make_workdir(tmp_path / "run")
     for name in ("goodput.json", "starts.jsonl"):
