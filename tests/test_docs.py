@@ -68,7 +68,7 @@ def test_links_and_pictures_are_there():
 
 def test_every_page_is_linked_from_the_front():
     linked = {link.partition("#")[0] for link in read_links("README.md")}
-    for folder in ("objectives", "papers", "results"):
+    for folder in ("objectives", "papers", "results", "scale"):
         front = {link.partition("#")[0] for link in read_links(f"docs/{folder}/README.md")}
         linked |= {f"docs/{folder}/{link}" for link in front}
     assert set(PAGES) - {"README.md"} <= linked
