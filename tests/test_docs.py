@@ -110,7 +110,7 @@ def test_what_a_page_says_is_in_a_module_is_there():
     assert missing == [] and number > 40
 
 
-SYMBOLS = "sum frac log exp mathrm left right cdot cos theta in notin cup neq quad qquad"
+SYMBOLS = "sum frac log exp mathrm left right cdot cos theta sigma in notin cup neq quad qquad"
 """What any renderer of equations is sure to know."""
 
 
