@@ -360,13 +360,15 @@ LIBRARIES = ("sentence_transformers",)
 
 
 @pytest.mark.parametrize("page", python_pages())
-def test_python_runs(page, reader_files):
-    names = {"__name__": "page"}
-    for block in read_blocks(page):
+def test_python_runs(page, reader_files, capsys):
+    names, blocks = {"__name__": "page"}, read_blocks(page)
+    for block in blocks:
         if block.language == "python" and not any(each in block.text for each in LIBRARIES):
             # Line numbers of a traceback are those of the page.
             code = "\n" * block.line + block.text
             exec(compile(code, str(ROOT / page), "exec"), names)
+    if page.startswith("docs/papers/"):
+        assert capsys.readouterr().out.strip() == blocks[-1].text
     if "get_config" in names:
         check.check_config(names["get_config"]())
     if page == "docs/data.md":
