@@ -68,7 +68,7 @@ def test_links_and_pictures_are_there():
 
 def test_every_page_is_linked_from_the_front():
     linked = {link.partition("#")[0] for link in read_links("README.md")}
-    for folder in ("objectives", "papers", "results"):
+    for folder in ("objectives", "papers", "results", "scale"):
         front = {link.partition("#")[0] for link in read_links(f"docs/{folder}/README.md")}
         linked |= {f"docs/{folder}/{link}" for link in front}
     assert set(PAGES) - {"README.md"} <= linked
@@ -110,7 +110,7 @@ def test_what_a_page_says_is_in_a_module_is_there():
     assert missing == [] and number > 40
 
 
-SYMBOLS = "sum frac log exp mathrm left right cdot cos theta in notin cup neq quad qquad"
+SYMBOLS = "sum frac log exp mathrm left right cdot cos theta sigma in notin cup neq quad qquad"
 """What any renderer of equations is sure to know."""
 
 
@@ -360,13 +360,15 @@ LIBRARIES = ("sentence_transformers",)
 
 
 @pytest.mark.parametrize("page", python_pages())
-def test_python_runs(page, reader_files):
-    names = {"__name__": "page"}
-    for block in read_blocks(page):
+def test_python_runs(page, reader_files, capsys):
+    names, blocks = {"__name__": "page"}, read_blocks(page)
+    for block in blocks:
         if block.language == "python" and not any(each in block.text for each in LIBRARIES):
             # Line numbers of a traceback are those of the page.
             code = "\n" * block.line + block.text
             exec(compile(code, str(ROOT / page), "exec"), names)
+    if page.startswith("docs/papers/"):
+        assert capsys.readouterr().out.strip() == blocks[-1].text
     if "get_config" in names:
         check.check_config(names["get_config"]())
     if page == "docs/data.md":

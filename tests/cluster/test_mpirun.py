@@ -1,4 +1,4 @@
-"""Open MPI starts the processes and JAX finds them; docs/scale.md says how on several hosts."""
+"""Open MPI starts processes and JAX finds them; docs/scale/launchers.md says how on several."""
 
 import os
 import shutil

@@ -181,7 +181,7 @@ def test_pods_share_memory_storage_and_time_to_save(name):
 
 @pytest.mark.parametrize("path", [GPU, TPU], ids=["gpu", "tpu"])
 def test_the_manual_makes_the_volume_before_the_pods_that_wait_for_it(path):
-    sections = (ROOT / "docs/scale.md").read_text().split("\n### ")
+    sections = (ROOT / "docs/scale/launchers.md").read_text().split("\n## ")
     (section,) = (s for s in sections if f"kubectl apply -f launch/{path.name}" in s)
     before = section.partition(f"kubectl apply -f launch/{path.name}")[0]
     assert f"kubectl apply -f launch/{VOLUME.name}" in before

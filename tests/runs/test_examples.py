@@ -9,6 +9,7 @@ from big_align.config.overrides import load_config
 from big_align.models.dual_encoder import DualEncoder
 from big_align.parallel.meshes import make_mesh
 from big_align.runs import check, train
+from examples.decoupled import Decoupled
 from examples.hardest_negative import HardestNegative
 from examples.patches import Patches
 from examples.squares import COLORS, Squares
@@ -33,7 +34,7 @@ COMPONENTS = (
 def test_the_page_has_the_files_as_they_are():
     blocks = [b.text for b in read_blocks("docs/extend.md") if b.language == "python"]
     files = {path.name: path.read_text().rstrip() for path in ROOT.glob("examples/*.py")}
-    assert sorted(files.values()) == sorted(blocks) and len(files) == 4
+    assert sorted(files.values()) == sorted(blocks) and len(files) == 5
 
 
 def test_all_of_them_pass_the_checks_before_a_run():
@@ -70,6 +71,21 @@ def test_order_and_padding_make_no_difference(objective):
     whole = measure(objective, zimg, ztxt, mask)
     assert measure(objective, zimg[order], ztxt[order], mask[order]) == pytest.approx(whole)
     assert measure(objective, zimg[:5], ztxt[:5], mask[:5]) == pytest.approx(whole)
+
+
+def test_without_the_pair_a_lower_temperature_is_better_until_its_bound():
+    """Of two pairs, with cosines of 0.8 and 0.6 and negatives of 0.7 and 0.1; one is padding."""
+    objective = Decoupled(DualEncoder(image=Patches(), text=None), make_mesh(), least=0.02)
+    cosines = jnp.array([[0.8, 0.7, 0.9], [0.1, 0.6, 0.9], [0.9, 0.9, 0.9]])
+    outputs, batch = {"zimg": cosines, "ztxt": jnp.eye(3)}, {"mask": jnp.array([True, True, False])}
+
+    def loss(temperature):
+        return objective.loss({"temperature": temperature}, outputs, None, batch)[0]
+
+    value, slope = jax.value_and_grad(loss)(jnp.float32(0.1))
+    own, other = (0.8 + 0.6) / 2, (0.7 + 0.1) / 2
+    assert float(value) == pytest.approx((other - own) / 0.1, rel=1e-5) and slope > 0
+    assert objective.project({"temperature": jnp.float32(-1)})["temperature"] == jnp.float32(0.02)
 
 
 def test_squares_are_the_same_whenever_they_are_read():

@@ -19,7 +19,7 @@ def move(text, uri, monkeypatch, repository=""):
         ("use.md", "[a](../CONTRIBUTING.md)", "[a](contributing.md)"),
         ("results/align.md", "[a](../../benchmarks/README.md#x)", "[a](../benchmarks.md#x)"),
         ("results/align.md", "[a](mlcd.md)", "[a](mlcd.md)"),
-        ("benchmarks.md", "[a](../docs/scale.md)", "[a](scale.md)"),
+        ("benchmarks.md", "[a](../docs/scale/plan.md)", "[a](scale/plan.md)"),
         ("notebooks/search.md", "[a](losses.ipynb)", "[a](losses.md)"),
         ("use.md", "[a [n]](#b), [c](https://d.org)", "[a [n]](#b), [c](https://d.org)"),
         ("index.md", "[docs/use.md](docs/use.md)", "[Use a model](use.md)"),

@@ -1,7 +1,7 @@
 """What processes do when one of them differs, fails, is killed or hangs, or its disk does.
 
 They are started without a launcher, so that they have to leave by themselves. As a script,
-`python -m tests.parallel.distributed.test_faults`, it prints the table of docs/scale.md.
+`python -m tests.parallel.distributed.test_faults`, it prints the table of docs/scale/monitoring.md.
 """
 
 import pathlib
