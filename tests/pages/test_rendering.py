@@ -37,7 +37,7 @@ VALUES = {
     "run.html": {
         "record": Given(config={"a": EVIL}), "config": EVIL, "changes": [[EVIL] * 3],
         "tiles": TILES, "stages": {"head": [EVIL] * 8, "rows": [[EVIL] * 8]},
-        "evaluations": TABLE, "charts": [CHART],
+        "evaluations": TABLE, "charts": [CHART], "trains": [EVIL],
         "exhibits": [CONFUSION | each for each in EXHIBITS], "data": [[EVIL] * 3],
         "parameters": [[EVIL] * 2], "machine": [[EVIL] * 2], "processes": [[EVIL] * 3] * 2,
         "every_field": EVIL, "time": [(EVIL, 3.0, 1.0)], "commands": {EVIL: EVIL},

@@ -40,6 +40,7 @@ TYPES = {
     "protocols": (
         "objectives.parts.composed.ComposedObjective",
         "objectives.parts.encoders.TwoTowers",
+        "objectives.parts.temperature.Divisor",
         "models.dual_encoder.DualEncoder",
         "evaluators.evaluator.ImageEvaluator",
         "data.examples.Source",
