@@ -15,6 +15,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
+import big_align
 from website.addresses import ROOT
 
 LOG = logging.getLogger("mkdocs")
@@ -25,7 +26,8 @@ AFTER = {"evaluate": ("quickstart", "workdirs/quickstart")}
 """Notebooks that open what another has made."""
 settings = types.SimpleNamespace(execute=os.environ.get("BIG_ALIGN_SITE_NOTEBOOKS") != "unexecuted")
 KEPT = ROOT / "build" / "notebooks"
-"""Executed notebooks, by what their cells hold: a second build does not wait for them."""
+"""Executed notebooks, by version and content, so that a second build does not wait for them; delete
+them after a change of what they print."""
 
 
 def make_pages() -> dict[str, str | bytes]:
@@ -44,7 +46,8 @@ def execute(name: str, folder: pathlib.Path) -> Any:
     if missing := [x for x in NEEDS.get(name, ()) if importlib.util.find_spec(x) is None]:
         LOG.info("%s is shown without outputs, since there is no package %s", path.name, missing[0])
         return notebook
-    kept = KEPT / f"{name}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.ipynb"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    kept = KEPT / big_align.__version__ / f"{name}-{digest}.ipynb"
     if kept.exists() or not settings.execute:
         return nbformat.read(kept, as_version=4) if kept.exists() else notebook
     before, made = AFTER.get(name, ("", ""))
