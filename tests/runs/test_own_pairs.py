@@ -246,7 +246,7 @@ def test_what_is_no_set_of_pairs_is_told_in_a_line(argument, message, tmp_path, 
 
 
 def test_a_config_without_pairs_says_where_their_path_goes():
-    config = load_config(OWN)
+    config = load_config(f"{OWN}:start=scratch")  # which needs no packages of weights
     with pytest.raises(UserError, match=r"the config needs your pairs.* --config=own_pairs.py:ph"):
         build.make_loader(config)
 
