@@ -1,9 +1,14 @@
-"""Layer normalization at the start of a residual branch, forward and backward."""
+"""Normalizations, forward and backward.
+
+They are that of layers at the start of a residual branch, and that of batches with what follows it
+in EfficientNet: swish, and the gate that channels get from their means.
+"""
 
 import functools
 from collections.abc import Iterator
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -12,11 +17,14 @@ from benchmarks.gpu.calls import compile_call
 from benchmarks.gpu.checks import Case, check
 from benchmarks.gpu.session import Session, measure_turns
 from benchmarks.gpu.tables import Row
-from big_align.models.parts import narrow
+from big_align.models.parts import batch_norm, narrow
 
 EPSILON = 1e-5
 ARRAYS = 6
 """Arrays that are read or written: the rows twice, two gradients; the result and a gradient."""
+BATCH_ARRAYS = 9
+"""The activations for their statistics, their means and the result, which is written; they and its
+gradient for sums, and again for the gradient of activations, which is written."""
 
 
 def normalize(x: jax.Array, *weights: jax.Array, kernel: bool) -> tuple[jax.Array, jax.Array]:
@@ -56,9 +64,65 @@ def _cases(tiny: bool) -> Iterator[Case]:
         yield Case(f"norm, {count} x {channels}", arrays, plain, computed, rounded=1)
 
 
+def normalize_batch(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, *weights: jax.Array, kernel: bool
+) -> jax.Array:
+    """Returns normalized and gated activations, by the kernel or by the plain formula."""
+    function = batch_norm.normalize if kernel else batch_norm.normalize_plainly
+    settings = batch_norm.BatchSettings(EPSILON, 16, False, nn.swish, _gate, kernel, None)
+    return function(settings, x, scale, bias, None, weights)[0]
+
+
+def _gate(pooled: jax.Array, down: jax.Array, up: jax.Array) -> jax.Array:
+    dtype = pooled.dtype
+    return nn.sigmoid(nn.swish(pooled @ down.astype(dtype)) @ up.astype(dtype))
+
+
+def _make_batch(shape: tuple[int, ...]) -> list[jax.Array]:
+    """Draws activations, the scales and biases of their channels, and the weights of the gate."""
+    channels = shape[-1]
+    shapes = shape, (channels,), (channels,), (channels, channels // 24), (channels // 24, channels)
+    drawn = [jax.random.normal(jax.random.key(n), shape) for n, shape in enumerate(shapes)]
+    return [2 * drawn[0] + 1, 1 + drawn[1] / 4, drawn[2], *(x / channels**0.5 for x in drawn[3:])]
+
+
+def _batch_cases(tiny: bool) -> Iterator[Case]:
+    for shape in ((16, 5, 3, 48),) if tiny else ((32, 19, 19, 2064), (64, 73, 73, 144)):
+        weights = jax.random.normal(jax.random.key(5), shape)
+
+        def weigh(*arrays: jax.Array, weights: jax.Array = weights, kernel: bool) -> Any:
+            made = normalize_batch(*arrays, kernel=kernel).astype(jnp.float32)
+            return (made * weights).sum() / weights.size**0.5, made
+
+        computed = {
+            name: functools.partial(weigh, kernel=kernel) for name, kernel in ways.NORMS.items()
+        }
+        plain = functools.partial(weigh, kernel=False)
+        sizes = " x ".join(map(str, shape))
+        yield Case(f"batch norm, {sizes}", tuple(_make_batch(shape)), plain, computed, rounded=1)
+
+
 def check_norms(session: Session) -> list[Row]:
-    """Checks both ways against the formula."""
-    return check(session, _cases)
+    """Checks both ways against the formulas."""
+    return check(session, _cases) + check(session, _batch_cases)
+
+
+def measure_batch_norms(session: Session) -> list[Row]:
+    """Times both ways on 64 maps of EfficientNet-L2's third stage, in bfloat16."""
+    x, *weights = _make_batch((16, 5, 5, 48) if session.tiny else (64, 73, 73, 624))
+    arrays = x.astype(jnp.bfloat16), *weights, x.astype(jnp.bfloat16)
+
+    def run(*arrays: jax.Array, kernel: bool) -> Any:
+        *inputs, cotangent = arrays
+        made, pull = jax.vjp(functools.partial(normalize_batch, kernel=kernel), *inputs)
+        return made, pull(cotangent)
+
+    makers = {
+        name: functools.partial(compile_call, functools.partial(run, kernel=kernel), *arrays)
+        for name, kernel in ways.NORMS.items()
+    }
+    bound = session.bound(0, BATCH_ARRAYS * arrays[0].nbytes)
+    return measure_turns(session, makers, bound, ways.WITHOUT_KERNEL)
 
 
 def measure_norms(session: Session) -> list[Row]:

@@ -32,4 +32,4 @@ ATTENTION: Ways = {
 """Of `models.parts.attention.attend`."""
 WITHOUT_KERNEL = "ours, without a kernel"
 NORMS = {OURS: True, WITHOUT_KERNEL: False}
-"""Whether a kernel normalizes, of `models.parts.narrow.Settings`."""
+"""Whether a kernel normalizes, of `models.parts.narrow.Settings` and `batch_norm.BatchSettings`."""

@@ -8,6 +8,7 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from big_align.models.parts import blocks, layers
+from big_align.models.parts.batch_norm import BatchNorm
 from big_align.models.parts.convolution import Convolution
 from big_align.models.parts.tower import Tower
 
@@ -45,9 +46,9 @@ class ResidualBlock(nn.Module):
 
         y = x
         for i, (channels, kernel, stride) in enumerate(kernels):
-            y = nn.relu(y) if i else y
             y = Convolution(channels, kernel, stride, _conv_init, self.dtype, name=f"conv_{i}")(y)
-            y = self.norm(name=f"norm_{i}")(y, train)
+            activation = nn.relu if i + 1 < len(kernels) else None  # the last waits for the sum
+            y = self.norm(activation=activation, name=f"norm_{i}")(y, train)
         if x.shape[-1] != wide or self.stride != 1:
             x = Convolution(wide, 1, self.stride, _conv_init, self.dtype, name="shortcut_conv")(x)
             x = self.norm(name="shortcut_norm")(x, train)
@@ -109,12 +110,12 @@ class ResNet(Tower):
     ) -> tuple[Float[Array, "b c"], Float[Array, "b t c"]]:
         """Encodes images; the pooled features are the mean over all positions."""
         norm: Callable = functools.partial(
-            layers.BatchNorm, self.momentum, self.epsilon, self.group_size, self.fixed_statistics
+            BatchNorm, self.momentum, self.epsilon, self.group_size, self.fixed_statistics
         )
         kernel, stride = layers.choose("stem", self.stem, STEMS)
         stem_width = self.resolved["stem_width"]
         x = Convolution(stem_width, kernel, stride, _conv_init, self.dtype, name="stem_conv")(image)
-        x = nn.relu(norm(name="stem_norm")(x, train))
+        x = norm(activation=nn.relu, name="stem_norm")(x, train)
         if self.stem == "imagenet":
             x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
 

@@ -14,7 +14,7 @@ from mapped_weights import load_mapped
 
 from big_align.models import efficientnet
 from big_align.models.efficientnet import EfficientNet
-from big_align.models.parts import layers
+from big_align.models.parts.batch_norm import BatchNorm
 from big_align.weights.tables.efficientnet import EFFICIENTNET
 
 IMAGE = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
@@ -111,7 +111,7 @@ def test_large_kernels_carry_logical_axes():
 def test_a_block_of_lite_is_its_convolutions_cut_off_at_0_and_6(stride, expansion):
     """At an odd edge, where the padding of a stride of 2 is the same on both sides."""
     image = jax.random.normal(jax.random.key(0), (2, 7, 7, 4))
-    norm = functools.partial(layers.BatchNorm, 0.99, group_size=None)
+    norm = functools.partial(BatchNorm, 0.99, group_size=None)
     sizes = {"channels": 4, "kernel": 3, "stride": stride, "expansion": expansion}
     block = efficientnet.InvertedBlock(
         **sizes, drop_path=0.0, lite=True, norm=norm, dtype="float32"

@@ -1,137 +1,21 @@
 """Batch normalization by groups, stochastic depth, attention."""
 
-import functools
 import math
 import types
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 from big_align.models.parts import attention, layers, narrow
 from big_align.parallel.devices import traced
-from big_align.parallel.meshes import BATCH_AXES, batch_sharding, make_mesh
-
-SHAPE = (16, 3, 2, 5)
-
-
-def make_activations(dtype=jnp.float32):
-    rows = jnp.arange(SHAPE[0], dtype=jnp.float32)[:, None, None, None]
-    return (jax.random.normal(jax.random.key(0), SHAPE) * (1 + rows) + rows).astype(dtype)
-
-
-def make_variables():
-    keys = jax.random.split(jax.random.key(1), 4)
-    draw = [1 + 0.1 * jax.random.normal(key, SHAPE[-1:]) for key in keys]
-    return {
-        "params": {"scale": draw[0], "bias": draw[1]},
-        "batch_stats": {"mean": draw[2], "var": draw[3]},
-    }
-
-
-@functools.partial(jax.jit, static_argnames="group_size")
-def normalize(x, group_size=None):
-    """Returns the result, the new running statistics and gradients."""
-    variables = make_variables()
-
-    def loss(x, params):
-        full, norm = variables | {"params": params}, layers.BatchNorm(group_size=group_size)
-        y, new = norm.apply(full, x, True, mutable=["batch_stats"])
-        return (jnp.sin(3 * y) * jnp.arange(y.size).reshape(y.shape)).mean(), (y, new)
-
-    gradients, (y, new) = jax.grad(loss, (0, 1), has_aux=True)(x, variables["params"])
-    return y, new["batch_stats"], gradients
+from big_align.parallel.meshes import batch_sharding, make_mesh
 
 
 def assert_close(a, b, **tolerance):
     tolerance = {"rtol": 1e-5, "atol": 1e-5} | tolerance
     jax.tree.map(lambda p, q: np.testing.assert_allclose(p, q, **tolerance), a, b)
-
-
-def test_one_group_of_everything_is_the_whole_batch():
-    x = make_activations()
-    assert_close(normalize(x, SHAPE[0]), normalize(x, None))
-
-
-def test_whole_batch_equals_flax():
-    x, variables = make_activations(), make_variables()
-    for train in (True, False):
-        flax = nn.BatchNorm(use_running_average=not train, momentum=0.99, epsilon=1e-3)
-        expected = flax.apply(variables, x, mutable=["batch_stats"])
-        ours = layers.BatchNorm().apply(variables, x, train, mutable=["batch_stats"])
-        assert_close(ours[0], expected[0])
-        assert_close(ours[1].get("batch_stats", {}), expected[1].get("batch_stats", {}))
-
-
-def test_hand_computed_statistics():
-    x = jnp.array([[1.0], [3.0], [10.0], [20.0]])
-    norm = layers.BatchNorm(momentum=0.5, epsilon=0.0, group_size=2)
-    variables = norm.init(jax.random.key(0), x, True)
-    y, new = norm.apply(variables, x, True, mutable=["batch_stats"])
-    np.testing.assert_allclose(y[:, 0], [-1, 1, -1, 1], rtol=1e-6)
-    np.testing.assert_allclose(new["batch_stats"]["mean"], 0.5 * 0 + 0.5 * (2 + 15) / 2)
-    np.testing.assert_allclose(new["batch_stats"]["var"], 0.5 * 1 + 0.5 * (1 + 25) / 2)
-
-
-def test_fixed_statistics_are_those_of_evaluation_and_stay():
-    """In training too, with gradients for scale and bias as of any affine map."""
-    x = make_activations()
-    variables = layers.BatchNorm().init(jax.random.key(0), x, True)
-    wide = x.shape[-1]
-    variables["batch_stats"] = {"mean": jnp.full(wide, 0.3), "var": jnp.full(wide, 4.0)}
-    norm = layers.BatchNorm(fixed=True)
-    y, new = norm.apply(variables, x, True, mutable=["batch_stats"])
-    np.testing.assert_array_equal(y, layers.BatchNorm().apply(variables, x, False))
-    for name, value in new["batch_stats"].items():
-        np.testing.assert_array_equal(value, variables["batch_stats"][name])
-
-    def total(params):
-        return norm.apply(variables | {"params": params}, x, True).sum()
-
-    gradient = jax.grad(total)(variables["params"])
-    axes = tuple(range(x.ndim - 1))
-    np.testing.assert_allclose(gradient["bias"], x[..., 0].size, rtol=1e-6)
-    np.testing.assert_allclose(gradient["scale"], ((x - 0.3) / np.sqrt(4.001)).sum(axes), rtol=1e-3)
-
-
-def test_each_group_is_as_if_alone():
-    x = make_activations()
-    together, _, _ = normalize(x, 4)
-    alone = [normalize(rows, None)[0] for rows in jnp.split(x, 4)]
-    assert_close(together, jnp.concatenate(alone))
-
-
-def test_order_within_a_group_changes_nothing_else():
-    x, order = make_activations(), np.arange(SHAPE[0])
-    order[4:8] = [6, 4, 7, 5]
-    (y, stats, _), (moved, moved_stats, _) = normalize(x, 4), normalize(x[order], 4)
-    assert_close(moved, y[order])
-    assert_close(moved_stats, stats)
-
-
-@pytest.mark.slow_repeats
-@pytest.mark.parametrize("group_size", [None, 2, 16])
-def test_eight_devices_equal_one(group_size):
-    x, mesh = make_activations(), make_mesh()
-    split = jax.device_put(x, NamedSharding(mesh, PartitionSpec(BATCH_AXES)))
-    assert_close(normalize(split, group_size), normalize(x, group_size))
-
-
-def test_statistics_are_float32_for_bfloat16_activations():
-    x = make_activations(jnp.bfloat16)
-    y, stats, _ = normalize(x)
-    exact, exact_stats, _ = normalize(x.astype(jnp.float32))
-    assert y.dtype == jnp.bfloat16 and stats["mean"].dtype == jnp.float32
-    assert_close(stats, exact_stats)
-    assert_close(y.astype(jnp.float32), exact, rtol=1e-2, atol=1e-2)
-
-
-def test_a_batch_that_does_not_divide_is_an_error():
-    with pytest.raises(ValueError, match="16 examples .* group_size=3"):
-        normalize(make_activations(), 3)
 
 
 def test_drop_path_drops_whole_examples_and_keeps_the_mean():

@@ -120,6 +120,16 @@ OBJECTIVES = (
         ["tests/objectives/test_iclip.py::test_equals_the_formula_one_example_at_a_time"],
     ),
     Fault(
+        "the means that a gate takes give elements no gradient",
+        "big_align/models/parts/batch_norm.py",
+        "per_element = pooled_grad / count",
+        "per_element = 0 * pooled_grad / count",
+        [
+            "tests/models/test_batch_norm.py"
+            "::test_it_is_the_plain_formula_in_value_and_every_gradient[swish-True-False]"
+        ],
+    ),
+    Fault(
         "the mean of two tasks is over both where a batch has one",
         "big_align/objectives/multitask.py",
         "/ jnp.maximum(tasks, 1)",

@@ -1,4 +1,4 @@
-"""Layers that several towers share: normalization, stochastic depth, attention, perceptrons."""
+"""Layers that several towers share: dense layers, stochastic depth, perceptrons."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
 from big_align.core.errors import check_known
-from big_align.models.parts import layer_weights, locking
+from big_align.models.parts import layer_weights
 from big_align.models.parts.narrow import ACTIVATIONS, keep_input
 from big_align.parallel.devices import traced
 
@@ -44,11 +44,10 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*b c"]) -> Float[Array, "*b d"]:
         """Transforms the last axis."""
-        dtype = compute_dtype(self.dtype)
         kernel, *weights = make_weights(self, x.shape[-1])
-        y = layer_weights.apply_weight(multiply_rows, x.astype(dtype), kernel, self.axes, dtype)
         if self.activation is None:
-            return add_weight(y, *weights) if weights else y
+            return apply_dense(x, kernel, *weights, axes=self.axes, dtype=self.dtype)
+        y = apply_dense(x, kernel, axes=self.axes, dtype=self.dtype)
         activate = choose("activation", self.activation, ACTIVATIONS)
 
         def finish(y, *bias):
@@ -74,6 +73,19 @@ class DenseWeights(Dense):
     def __call__(self, width: int) -> tuple[Array | np.ndarray, ...]:
         """Returns the kernel and, if there is one, the bias, for inputs of a width."""
         return make_weights(self, width)
+
+
+def apply_dense(
+    x: Float[Array, "*b c"],
+    kernel: Float[Array | np.ndarray, "c d"],
+    *bias: Float[Array | np.ndarray, "d"],
+    axes: tuple[str | None, str | None],
+    dtype: str,
+) -> Float[Array, "*b d"]:
+    """Applies the weights of a dense layer to rows."""
+    made = compute_dtype(dtype)
+    y = layer_weights.apply_weight(multiply_rows, x.astype(made), kernel, axes, made)
+    return add_weight(y, *bias) if bias else y
 
 
 def apply_together(
@@ -130,73 +142,6 @@ def multiply_rows(x: Float[Array, "*b c"], kernel: Float[Array, "c d"]) -> Float
     rows = x.reshape(-1, x.shape[-1]) if merged else x
     product = jax.lax.dot_general(rows, kernel, (((rows.ndim - 1,), (0,)), ((), ())))
     return product.reshape(*x.shape[:-1], -1) if merged else product
-
-
-class BatchNorm(nn.Module):
-    """Batch normalization over the whole batch or over groups of rows.
-
-    Under jit the batch is the global one, so `group_size=None` computes statistics over all
-    devices. `group_size=16` computes them over what a TPU core of ALIGN's had, on any number of
-    devices, and without communication if no group spans several. ALIGN does not say which groups
-    it used; the public EfficientNet code that it names shares statistics among cores.
-
-    Statistics are float32 whatever the type of the input. The variance is the biased one, both for
-    normalizing and for the running average, as in EfficientNet's TPU code and in
-    `flax.linen.BatchNorm`. The running averages (collection `batch_stats`) move toward the mean,
-    over the groups, of the groups' means and variances.
-
-    Args:
-      momentum: fraction of the running averages kept at each update.
-      epsilon: added to the variance.
-      group_size: examples that share their statistics, contiguous in the batch; None for all.
-      fixed: whether to normalize by the running statistics in training too, and leave them
-        unchanged.
-    """
-
-    momentum: float = 0.99
-    epsilon: float = 1e-3
-    group_size: int | None = None
-    fixed: bool = False
-
-    @nn.compact
-    def __call__(
-        self, x: Float[Array, "b *spatial c"], train: bool
-    ) -> Float[Array, "b *spatial c"]:
-        """Normalizes every channel; training moves the running statistics, unless it is locked."""
-        channels = x.shape[-1:]
-        scale = self.param("scale", nn.initializers.ones, channels)
-        bias = self.param("bias", nn.initializers.zeros, channels)
-        running_mean = self.variable("batch_stats", "mean", jnp.zeros, channels)
-        running_var = self.variable("batch_stats", "var", jnp.ones, channels)
-        if not train or self.fixed or locking.is_locked(self.path):
-            mean, var = running_mean.value, running_var.value
-            return _standardize(x, mean, var, scale, bias, self.epsilon)
-
-        rows = self.group_size or x.shape[0]
-        if x.shape[0] % rows:
-            raise ValueError(
-                f"a batch of {x.shape[0]} examples does not divide into batch-norm groups of "
-                f"group_size={rows}; make the (micro-)batch a multiple of it, or set it to None"
-            )
-        groups = x.reshape(-1, rows, *x.shape[1:])
-        axes = tuple(range(1, groups.ndim - 1))
-        wide = groups.astype(jnp.float32)
-        mean = wide.mean(axes, keepdims=True)
-        # E[x^2] - E[x]^2 reads the activations once; rounding could make it negative.
-        var = jnp.maximum(jnp.square(wide).mean(axes, keepdims=True) - jnp.square(mean), 0.0)
-        if not self.is_initializing():
-            running_mean.value = self._average(running_mean.value, mean)
-            running_var.value = self._average(running_var.value, var)
-        return _standardize(groups, mean, var, scale, bias, self.epsilon).reshape(x.shape)
-
-    def _average(self, running: Float[Array, "c"], new: Float[Array, "*groups c"]):
-        new = jax.lax.stop_gradient(new).mean(tuple(range(new.ndim - 1)))
-        return self.momentum * running + (1.0 - self.momentum) * new
-
-
-def _standardize(x, mean, var, scale, bias, epsilon):
-    factor = scale * jax.lax.rsqrt(var + epsilon)
-    return ((x - mean) * factor + bias).astype(x.dtype)
 
 
 class DropPath(nn.Module):

@@ -84,7 +84,8 @@ class LayerNorm(nn.Module):
         return jnp.asarray(scale), jnp.asarray(bias)
 
     def _settings(self, x: Array) -> "Settings":
-        return Settings(self.epsilon, jnp.dtype(self.dtype), *_choose_kernel(x.shape))
+        there = triton_norm.can_normalize(x.shape[-1], traced.traced_device())
+        return Settings(self.epsilon, jnp.dtype(self.dtype), *choose_kernel(there, x.shape))
 
 
 class Fork(LayerNorm):
@@ -108,24 +109,24 @@ class Settings(NamedTuple):
     mesh: Mesh | None  # devices that the rows are split over; None for one that has all of them
 
 
-def _choose_kernel(shape: tuple) -> tuple[bool, Mesh | None]:
-    """Returns whether there is a kernel for an array, and over which devices it is split."""
-    place, device = traced.weight_place(), traced.traced_device()
+def choose_kernel(there: bool, shape: tuple) -> tuple[bool, Mesh | None]:
+    """Returns whether a kernel that is there does for an array, and the devices that split it."""
+    place = traced.weight_place()
     mesh = None if place is None or place.mesh.size == 1 else place.mesh
     if not all(isinstance(size, int) for size in shape):  # left open, as in an exported program
         return False, mesh
     # Where it is not known which devices share the rows, XLA would have to split the kernel.
     split = place is None and traced.may_be_split()
     whole = mesh is None or (len(shape) > 1 and shape[0] % mesh.size == 0)
-    there = triton_norm.can_normalize(shape[-1], device) and math.prod(shape) > 0
-    return there and whole and not split and not rematerialization.is_left_out(), mesh
+    full = math.prod(shape) > 0
+    return there and full and whole and not split and not rematerialization.is_left_out(), mesh
 
 
-def _on_devices(settings: Settings, function: Callable, whole: tuple, rows: tuple) -> tuple:
+def on_devices(mesh: Mesh | None, function: Callable, whole: tuple, rows: tuple) -> tuple:
     """Calls a function of weights and rows on every device, for its part of the rows."""
-    if settings.mesh is None:
+    if mesh is None:
         return function(*whole, *rows)
-    return map_rows(lambda w, r: function(*w, *r), whole, rows, settings.mesh)
+    return map_rows(lambda w, r: function(*w, *r), whole, rows, mesh)
 
 
 def _find_statistics(epsilon: float, x: Array) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
@@ -147,7 +148,7 @@ def _forward(settings: Settings, x: Array, scale: Array, bias: Array) -> tuple[A
         def normalize(scale: Array, bias: Array, x: Array) -> tuple:
             return triton_norm.normalize(x, scale, bias, epsilon, dtype)
 
-        y, mean, inverse = _on_devices(settings, normalize, (scale, bias), (x,))
+        y, mean, inverse = on_devices(settings.mesh, normalize, (scale, bias), (x,))
     else:
         mean, inverse = _find_statistics(epsilon, x)
         y = (x.astype(jnp.float32) - mean[..., None]) * (inverse[..., None] * scale) + bias
@@ -164,7 +165,7 @@ def _backward(settings: Settings, kept: tuple, cotangent: Array, passed: Array |
             return triton_norm.pull_back(x, mean, inverse, scale, cotangent, passed)
 
         rows = (x, mean, inverse, cotangent) + (() if passed is None else (passed,))
-        x_grad, *partial = _on_devices(settings, pull_back, (scale,), rows)
+        x_grad, *partial = on_devices(settings.mesh, pull_back, (scale,), rows)
         scale_grad, bias_grad = (each.sum(0) for each in partial)
     else:
         cotangent = cotangent.astype(jnp.float32)

@@ -1,11 +1,14 @@
-"""Layer normalization on NVIDIA GPUs: each pass reads its rows once.
+"""Normalization on NVIDIA GPUs: each pass reads its rows once.
 
-XLA makes three kernels of the forward pass, since a row is needed after its statistics are known,
-and of the backward pass three more. Here a warp has a row in registers.
+XLA makes three kernels of the forward pass of a layer normalization, since a row is needed after
+its statistics are known, and of the backward pass three more. Here a warp has a row in registers.
+Of a batch normalization, XLA makes all but sums of what takes an exponential: it would write what
+it sums, in float32.
 """
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,17 +28,23 @@ _WIDE = 1024
 _LONG, _PROGRAMS = 64, 264
 """Rows of a program of the backward pass at most, and programs that there should be at the least.
 Each writes one row of the sums for the weights."""
+_TILE = 8, 128
+"""Positions and channels that a program has at a time of a batch normalization."""
 
 
-def can_normalize(channels: int, device: Any) -> bool:
-    """Returns whether there are kernels for rows of a width on a device."""
+def has_kernels(device: Any) -> bool:
+    """Returns whether there are kernels for a device."""
     return (
         device.platform == "gpu"
         and "NVIDIA" in device.device_kind
         and jax.__version_info__ >= (0, 11)
         and float(device.compute_capability) >= 8
-        and _LONG <= channels <= MOST_CHANNELS
     )
+
+
+def can_normalize(channels: int, device: Any) -> bool:
+    """Returns whether there are kernels for rows of a width on a device."""
+    return has_kernels(device) and _LONG <= channels <= MOST_CHANNELS
 
 
 def normalize(
@@ -52,7 +61,7 @@ def normalize(
     rows, whole, one = _blocks(channels, _ROWS)
     y, *statistics = _call(
         functools.partial(_forward, count, channels, epsilon),
-        -(-count // _ROWS),
+        (-(-count // _ROWS),),
         [rows, whole, whole],
         [rows, one, one],
         [jax.ShapeDtypeStruct((count, channels), dtype), vector, vector],
@@ -83,13 +92,46 @@ def pull_back(
     flat += [] if passed is None else [passed.reshape(count, channels)]
     x_grad, *sums = _call(
         functools.partial(_backward, count, channels, long),
-        programs,
+        (programs,),
         [whole, one, one, *[rows] * len(flat)],
         [rows, partial, partial],
         [jax.ShapeDtypeStruct((count, channels), x.dtype), partial_sums, partial_sums],
         "norm_backward",
     )(scale, mean.reshape(count), inverse.reshape(count), *flat)
     return x_grad.reshape(x.shape), *sums
+
+
+def sum_positions(
+    function: Callable[..., tuple[Array, ...]],
+    maps: Sequence[Float[Array, "b s c"]],
+    numbers: Sequence[Float[Array, "b c"]],
+    weights: Sequence[Float[Array, "c"]],
+) -> tuple[Float[Array, "b c"], ...]:
+    """Sums over positions what a function computes of maps, element by element, in float32.
+
+    The function takes tiles of maps, numbers and weights, and returns the terms of each sum.
+    """
+    batch, count, channels = maps[0].shape
+    rows, wide = _TILE
+    columns = pl.cdiv(channels, wide)
+    chunks = min(pl.cdiv(2 * _PROGRAMS, batch * columns), pl.cdiv(count, rows))
+    long = pl.cdiv(pl.cdiv(count, chunks), rows) * rows
+    chunks = pl.cdiv(count, long)
+    arrays = *maps, *numbers, *weights
+    terms = jax.eval_shape(function, *(jax.ShapeDtypeStruct((1, 1), x.dtype) for x in arrays))
+    sums = _call(
+        functools.partial(_sum_positions, function, len(maps), len(arrays), count, channels),
+        (batch, columns, chunks),
+        [
+            *(pl.BlockSpec((None, long, wide), lambda i, j, k: (i, k, j)) for _ in maps),
+            *(pl.BlockSpec((None, wide), lambda i, j, k: (i, j)) for _ in numbers),
+            *(pl.BlockSpec((wide,), lambda i, j, k: (j,)) for _ in weights),
+        ],
+        [pl.BlockSpec((None, None, wide), lambda i, j, k: (i, k, j))] * len(terms),
+        [jax.ShapeDtypeStruct((batch, chunks, channels), jnp.float32)] * len(terms),
+        "norm_sums",
+    )(*arrays)
+    return tuple(each.sum(1) for each in sums)
 
 
 def _round_up(channels: int) -> int:
@@ -106,10 +148,12 @@ def _blocks(channels: int, long: int) -> tuple[pl.BlockSpec, pl.BlockSpec, pl.Bl
     )
 
 
-def _call(body: Any, programs: int, inputs: list, outputs: list, made: list, name: str) -> Any:
+def _call(
+    body: Any, grid: tuple[int, ...], inputs: list, outputs: list, made: list, name: str
+) -> Any:
     call = pl.pallas_call(
         body,
-        grid=(programs,),
+        grid=grid,
         in_specs=inputs,
         out_specs=outputs,
         out_shape=made,
@@ -178,3 +222,30 @@ def _backward(
     sums = jax.lax.fori_loop(0, long // _ROWS, add, (zeros, zeros))
     for ref, each in zip((scale_grad, bias_grad), sums, strict=True):
         triton.store(ref, each.sum(0), mask=jnp.arange(width) < channels)
+
+
+def _sum_positions(
+    function: Callable[..., tuple[Array, ...]],
+    maps: int,
+    inputs: int,
+    count: int,
+    channels: int,
+    *refs: Any,
+) -> None:
+    (long, width), rows = refs[0].shape, _TILE[0]
+    columns = pl.program_id(1) * width + jnp.arange(width) < channels
+    start = pl.program_id(2) * long
+    rest = [triton.load(each, mask=columns, other=0.0)[None] for each in refs[maps:inputs]]
+
+    def add(step: Any, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+        own = pl.ds(step * rows, rows)
+        real = start + step * rows + jnp.arange(rows) < count
+        both = real[:, None] & columns[None]
+        tiles = [triton.load(each.at[own], mask=both, other=0.0) for each in refs[:maps]]
+        terms = function(*tiles, *rest)
+        return tuple(a + jnp.where(both, b, 0.0) for a, b in zip(sums, terms, strict=True))
+
+    zeros = (jnp.zeros((rows, width), jnp.float32),) * len(refs[inputs:])
+    sums = jax.lax.fori_loop(0, long // rows, add, zeros)
+    for ref, each in zip(refs[inputs:], sums, strict=True):
+        triton.store(ref, each.sum(0), mask=columns)

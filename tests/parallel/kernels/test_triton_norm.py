@@ -1,13 +1,18 @@
-"""Layer normalization by kernels, emulated: the plain one in value and in every gradient."""
+"""Layer normalization by kernels, emulated: the plain one in value and in every gradient.
+
+What is emulated of batch normalization is in `tests/models/test_batch_norm.py`.
+"""
 
 import types
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from big_align.models.parts import narrow
+from big_align.models.parts.batch_norm import BatchNorm
 from big_align.models.vit import ViT
 from big_align.parallel.devices import traced
 from big_align.parallel.devices.compiler_flags import GPU_FLAGS
@@ -23,6 +28,12 @@ H100 = types.SimpleNamespace(
 )
 T4 = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA T4", compute_capability="7.5")
 CPU = types.SimpleNamespace(platform="cpu", device_kind="cpu")
+
+
+needs_compiler = pytest.mark.skipif(
+    not gpu_topologies.has_compiler() or jax.__version_info__ < (0, 11),
+    reason="JAX 0.11 for CUDA: pip install '.[cuda]'",
+)
 
 
 @pytest.fixture
@@ -132,10 +143,7 @@ def test_kernels_are_for_gpus_that_have_them():
     assert not triton_norm.can_normalize(768, CPU)
 
 
-@pytest.mark.skipif(
-    not gpu_topologies.has_compiler() or jax.__version_info__ < (0, 11),
-    reason="JAX 0.11 for CUDA: pip install '.[cuda]'",
-)
+@needs_compiler
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_gpus_read_and_write_rows_once_a_pass(gpus):
     mesh = make_mesh(devices=gpu_topologies.describe_gpus("h100", 1, gpus))
@@ -158,3 +166,35 @@ def test_gpus_read_and_write_rows_once_a_pass(gpus):
     moved = count_traffic(parse_program(compiled.as_text()))
     array = 2048 // gpus * 50 * 768 * 2
     assert 6 * array <= moved <= 6.4 * array  # x twice, two gradients; the rows and their gradient
+
+
+@needs_compiler
+@pytest.mark.parametrize("gpus", [1, 8])
+@pytest.mark.parametrize(("gated", "times"), [(False, 6), (True, 7)])
+def test_gpus_read_activations_twice_in_the_backward_pass(gated, times, gpus):
+    """And write their gradient; the forward pass, without its result, reads them once or twice."""
+    mesh = make_mesh(devices=gpu_topologies.describe_gpus("h100", 1, gpus))
+    rows, channels = batch_sharding(mesh), 624
+    x = jax.ShapeDtypeStruct((128, 37, 37, channels), jnp.bfloat16, sharding=rows)
+    shapes = (channels,), (channels,), (channels, 26), (26, channels)
+    whole = [jax.ShapeDtypeStruct(s, jnp.float32, sharding=replicated(mesh)) for s in shapes]
+    norm = BatchNorm(group_size=16, activation=nn.swish)
+
+    def gate(pooled, down, up):
+        return nn.sigmoid(nn.swish(pooled @ down) @ up)
+
+    def run(x, scale, bias, down, up, cotangent):
+        def apply(x, scale, bias, down, up):
+            variables = {"params": {"scale": scale, "bias": bias}}
+            zeros = jnp.zeros(channels)
+            variables["batch_stats"] = {"mean": zeros, "var": zeros}
+            gated_by = (gate, (down, up)) if gated else ()
+            return norm.apply(variables, x, True, *gated_by, mutable=["batch_stats"])[0]
+
+        with traced.weights_on(mesh):
+            return jax.vjp(apply, x, scale, bias, down, up)[1](cotangent)
+
+    compiled = jax.jit(run).lower(x, *whole, x).compile(compiler_options=GPU_FLAGS)
+    moved = count_traffic(parse_program(compiled.as_text()))
+    array = 128 // gpus * 37 * 37 * channels * 2
+    assert times * array <= moved <= 1.05 * times * array
