@@ -10,7 +10,7 @@ import pytest
 
 from big_align.models.parts import batch_norm
 from big_align.models.parts.batch_norm import BatchNorm
-from big_align.parallel.devices import traced
+from big_align.parallel.devices import rematerialization, traced
 from big_align.parallel.kernels import triton_norm
 from big_align.parallel.meshes import batch_sharding, make_mesh
 
@@ -134,8 +134,9 @@ def test_a_batch_that_does_not_divide_is_an_error():
 
 
 def gate(pooled, down, up):
-    """Squeeze and excite, in the type of its weights."""
-    return nn.sigmoid(nn.swish(pooled.astype(down.dtype) @ down) @ up)
+    """Squeeze and excite, in the type of the means."""
+    down, up = (each.astype(pooled.dtype) for each in (down, up))
+    return nn.sigmoid(nn.swish(pooled @ down) @ up)
 
 
 def both_passes(function, settings, arrays, running, mesh=None):
@@ -217,7 +218,7 @@ def test_in_bfloat16_it_is_nearer_to_the_exact_result_than_the_plain_one(gated, 
 
     for mine, other in zip(find_errors(ours), find_errors(plain), strict=True):
         assert mine < max(1.05 * other, 1e-6)
-    assert max(find_errors(ours)) < 4e-3
+    assert max(find_errors(ours)) < 1e-2
 
 
 @pytest.mark.parametrize("kernel", [False, True])
@@ -276,3 +277,31 @@ def test_a_gpu_without_kernels_computes_the_plain_formula(monkeypatch):
         with traced.weights_on(make_mesh(devices=jax.devices()[:1])):
             norm.apply(variables, x, True, mutable=["batch_stats"])
     assert called == ["normalize", "normalize", "normalize_plainly", "normalize"]
+
+
+def count_sums(jaxpr, size):
+    """Counts sums over arrays of a size, in a program and all that it calls."""
+    count = 0
+    for each in jaxpr.eqns:
+        count += each.primitive.name == "reduce_sum" and each.invars[0].aval.size == size
+        count += sum(count_sums(inside, size) for inside in jax.core.jaxprs_in_params(each.params))
+    return count
+
+
+@pytest.mark.parametrize("level", ["dots", "full"])
+def test_what_is_recomputed_takes_no_sum_again(level):
+    """Sums are passes over memory, and what they make is small."""
+    x, scale, bias, weights, _ = make_arrays((4, 5, 5, 7), True)
+    settings = make_settings(2, nn.swish, True)
+
+    def apply(x, *arrays):
+        return batch_norm.normalize(settings, jnp.sin(x), *arrays[:2], None, arrays[2])[0]
+
+    def both(function):
+        def run(*arrays):
+            return jax.vjp(function, *arrays)[1](x)
+
+        return count_sums(jax.make_jaxpr(run)(x, scale, bias, weights).jaxpr, x.size)
+
+    # The statistics and the means for the gate; the backward pass.
+    assert both(apply) == both(rematerialization.remat_body(apply, level)) == 3 + 5

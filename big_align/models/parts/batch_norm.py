@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from big_align.models.parts import locking, narrow
 from big_align.parallel.devices import traced
+from big_align.parallel.devices.rematerialization import keep_few
 from big_align.parallel.kernels import triton_norm
 
 
@@ -190,7 +191,7 @@ def _forward(
 ) -> tuple[tuple[Array, Array, Array], tuple]:
     """Returns activations with their means and variances, and what the backward pass needs."""
     groups = _group(x, settings.rows)
-    mean, var = statistics or _find_statistics(groups)
+    mean, var = statistics or keep_few(_find_statistics(groups))
     inverse = jax.lax.rsqrt(var + settings.epsilon)
     arrays = mean, inverse, scale, bias
     pooled = factor = None
@@ -201,6 +202,7 @@ def _forward(
 
         (total,) = _sum_space(settings, activate, [groups], *arrays)
         pooled = total.reshape(x.shape[0], -1) / math.prod(x.shape[1:-1])
+        pooled = keep_few(pooled.astype(x.dtype))
         factor = _group(settings.gate(pooled, *weights).astype(jnp.float32), settings.rows)
         groups = _again(groups)
     y = _compute(settings.activation, groups, *_spread_all(arrays, groups)).y

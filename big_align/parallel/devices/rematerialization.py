@@ -18,10 +18,12 @@ from big_align.core.errors import check_known
 
 LEVELS = ("none", "attention", "dots", "full")
 """What a block recomputes, each level more than the one before and with less memory: nothing; the
-logits of attention, where no kernel does so anyway; all but its products and convolutions; all."""
+logits of attention, where no kernel does so anyway; all but its products and convolutions; all but
+a few numbers (`keep_few`)."""
 AUTO = "auto"
 """The least of `LEVELS` with which a step fits; whoever compiles it says which (`auto_is`)."""
 _ATTENTION = "attention"
+_FEW = "few"
 
 _LEFT_OUT = contextvars.ContextVar("recomputation is left out", default=False)
 # JAX keeps traces of what a function calls, too: those inside are never taken for others.
@@ -102,6 +104,11 @@ def keep_result(x: Any) -> Any:
     return checkpoint_name(x, _ATTENTION)
 
 
+def keep_few(x: Any) -> Any:
+    """Marks few numbers that took a pass over many, which every level stores."""
+    return checkpoint_name(x, _FEW)
+
+
 def _is_product(primitive: Any, *_: Any, **parameters: Any) -> bool:
     """Whether an operation is a convolution, cuDNN's attention, or a product of rows."""
     if primitive is jax.lax.dot_general_p:
@@ -111,11 +118,11 @@ def _is_product(primitive: Any, *_: Any, **parameters: Any) -> bool:
     return primitive.name in names
 
 
-_POLICIES: dict[str, Callable[..., Any] | None] = {
+_POLICIES: dict[str, Callable[..., Any]] = {
     "dots": jax.checkpoint_policies.save_from_both_policies(
-        _is_product, jax.checkpoint_policies.save_only_these_names(_ATTENTION)
+        _is_product, jax.checkpoint_policies.save_only_these_names(_ATTENTION, _FEW)
     ),
-    "full": None,
+    "full": jax.checkpoint_policies.save_only_these_names(_FEW),
 }
 
 
