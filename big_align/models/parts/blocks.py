@@ -76,14 +76,14 @@ def _runs_loops(tower: nn.Module, level: str) -> bool:
     """Returns whether equal blocks run in a loop.
 
     A loop copies weights, gradients and whatever else its blocks store into stacks. On several GPUs
-    it is worth that: there XLA starts what blocks recompute as soon as it can (`compiler_flags`),
-    but not before its turn of a loop.
+    it is worth that for blocks that store only their inputs: there XLA starts what they recompute
+    as soon as it can (`compiler_flags`), but not before its turn of a loop.
     """
     if tower.is_initializing() or tower.scan is not None:
         return bool(tower.scan) and not tower.is_initializing()
     place = traced.weight_place()
     several = place is not None and place.mesh.size > 1
-    return several and traced.traced_device().platform == "gpu" and level in ("dots", "full")
+    return several and traced.traced_device().platform == "gpu" and level == "full"
 
 
 def _find_runs(

@@ -41,7 +41,7 @@ class Tower(nn.Module):
       dtype: name of the type of the computation.
       remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
         (all but products), "full", or "auto", the least of these that fits.
-      scan: whether equal blocks run in a loop; None: on several GPUs, if they recompute anything.
+      scan: whether equal blocks run in a loop; None: on several GPUs, if `remat` is "full".
     """
 
     variant: str = ""

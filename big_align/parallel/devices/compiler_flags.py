@@ -76,7 +76,8 @@ GPU_FLAGS: Options = {
 SEVERAL_GPUS_FLAGS: Options = {
     # Starts transfers early and waits for them late. It starts whatever is ready, also what `remat`
     # recomputes in the backward pass: where blocks are no loop, the activations of all of them
-    # would be in memory at once [memory], so `models.parts.blocks` makes a loop of them.
+    # may be in memory at once [memory], so `models.parts.blocks` makes a loop of those that
+    # recompute all they can.
     "xla_gpu_enable_latency_hiding_scheduler": True,
     # Another way of estimating times for it; not tried.
     "xla_gpu_enable_analytical_sol_latency_estimator": False,
