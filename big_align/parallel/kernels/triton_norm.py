@@ -29,7 +29,9 @@ _LONG, _PROGRAMS = 64, 264
 """Rows of a program of the backward pass at most, and programs that there should be at the least.
 Each writes one row of the sums for the weights."""
 _TILE = 8, 128
-"""Positions and channels that a program has at a time of a batch normalization."""
+"""Positions and channels of a tile of a batch normalization's map."""
+_AHEAD = 4
+"""Tiles that a program reads before it computes: so many bytes have to be on their way."""
 
 
 def has_kernels(device: Any) -> bool:
@@ -114,8 +116,9 @@ def sum_positions(
     batch, count, channels = maps[0].shape
     rows, wide = _TILE
     columns = pl.cdiv(channels, wide)
-    chunks = min(pl.cdiv(2 * _PROGRAMS, batch * columns), pl.cdiv(count, rows))
-    long = pl.cdiv(pl.cdiv(count, chunks), rows) * rows
+    step = rows * _AHEAD
+    chunks = min(pl.cdiv(2 * _PROGRAMS, batch * columns), pl.cdiv(count, step))
+    long = pl.cdiv(pl.cdiv(count, chunks), step) * step
     chunks = pl.cdiv(count, long)
     arrays = *maps, *numbers, *weights
     terms = jax.eval_shape(function, *(jax.ShapeDtypeStruct((1, 1), x.dtype) for x in arrays))
@@ -237,15 +240,18 @@ def _sum_positions(
     start = pl.program_id(2) * long
     rest = [triton.load(each, mask=columns, other=0.0)[None] for each in refs[maps:inputs]]
 
+    def read(first: Any) -> tuple[Array, list[Array]]:
+        own = pl.ds(first, rows)
+        both = (start + first + jnp.arange(rows) < count)[:, None] & columns[None]
+        return both, [triton.load(each.at[own], mask=both, other=0.0) for each in refs[:maps]]
+
     def add(step: Any, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        own = pl.ds(step * rows, rows)
-        real = start + step * rows + jnp.arange(rows) < count
-        both = real[:, None] & columns[None]
-        tiles = [triton.load(each.at[own], mask=both, other=0.0) for each in refs[:maps]]
-        terms = function(*tiles, *rest)
-        return tuple(a + jnp.where(both, b, 0.0) for a, b in zip(sums, terms, strict=True))
+        for both, tiles in [read((step * _AHEAD + i) * rows) for i in range(_AHEAD)]:
+            terms = function(*tiles, *rest)
+            sums = tuple(a + jnp.where(both, b, 0.0) for a, b in zip(sums, terms, strict=True))
+        return sums
 
     zeros = (jnp.zeros((rows, width), jnp.float32),) * len(refs[inputs:])
-    sums = jax.lax.fori_loop(0, long // rows, add, zeros)
+    sums = jax.lax.fori_loop(0, long // (rows * _AHEAD), add, zeros)
     for ref, each in zip(refs[inputs:], sums, strict=True):
         triton.store(ref, each.sum(0), mask=columns)
