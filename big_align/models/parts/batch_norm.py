@@ -174,11 +174,8 @@ def _compute(
 
 
 def _again(x: Array) -> Array:
-    """Hides that a value was seen before; else compilers would store what was computed from it.
-
-    On CPUs, where an exponential costs more than a pass over memory, storing is faster.
-    """
-    return x if traced.traced_device().platform == "cpu" else jax.lax.optimization_barrier(x)
+    """As `narrow.again`; not on CPUs, where an exponential costs more than a pass over memory."""
+    return x if traced.traced_device().platform == "cpu" else narrow.again(x)
 
 
 def _forward(

@@ -38,13 +38,13 @@ def keep_input(function: Callable[..., Array]) -> Callable[..., Array]:
 
     def backward(kept: tuple, cotangent: Array) -> tuple[Array, ...]:
         x, *weights = kept
-        return jax.vjp(function, _again(x), *weights)[1](cotangent)
+        return jax.vjp(function, again(x), *weights)[1](cotangent)
 
     apply.defvjp(forward, backward)
     return apply
 
 
-def _again(x: Array) -> Array:
+def again(x: Array) -> Array:
     """Hides that a value was seen before; else compilers would store what was computed from it."""
     return jax.lax.optimization_barrier(x)
 
@@ -170,7 +170,7 @@ def _backward(settings: Settings, kept: tuple, cotangent: Array, passed: Array |
     else:
         cotangent = cotangent.astype(jnp.float32)
         inverse = inverse[..., None]
-        unit = (_again(x).astype(jnp.float32) - mean[..., None]) * inverse
+        unit = (again(x).astype(jnp.float32) - mean[..., None]) * inverse
         rows = tuple(range(x.ndim - 1))
         slope = cotangent * scale
         along = (slope * unit).mean(-1, keepdims=True)
