@@ -10,7 +10,15 @@ from typing import Any
 
 from absl import logging
 
-from big_align.core.errors import UserError, WeightsMismatch, check_known, put_in_a_line
+from big_align.core.errors import (
+    ConfigError,
+    FieldError,
+    UserError,
+    WeightsMismatch,
+    WrongValue,
+    check_known,
+    put_in_a_line,
+)
 from big_align.data.package_files import locate
 from big_align.models.dual_encoder import TOWERS
 from big_align.weights import jax_export_format, open_clip_format, sentence_transformers_format
@@ -59,6 +67,9 @@ LONGEST_MESSAGE = 5000
 NOT_A_MODEL = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What is raised if a config does not describe a model."""
 
+OF_A_CONFIG = (ConfigError, FieldError, WeightsMismatch, WrongValue)
+"""What is raised if a config has a value that is not possible, and may not name its file."""
+
 
 @contextlib.contextmanager
 def explained(path: pathlib.Path) -> Iterator[None]:
@@ -69,7 +80,7 @@ def explained(path: pathlib.Path) -> Iterator[None]:
         text = str(error)
         if len(text) > LONGEST_MESSAGE:
             raise WeightsMismatch(f"{text[:LONGEST_MESSAGE]}...") from error
-        if type(error) is WeightsMismatch and str(path) not in text:
+        if type(error) in OF_A_CONFIG and str(path) not in text:
             raise WeightsMismatch(f"{path}: {text}") from error
         raise
     except NOT_A_MODEL as error:

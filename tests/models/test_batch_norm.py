@@ -4,6 +4,7 @@ import functools
 
 import flax.linen as nn
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -284,7 +285,7 @@ def count_sums(jaxpr, size):
     count = 0
     for each in jaxpr.eqns:
         count += each.primitive.name == "reduce_sum" and each.invars[0].aval.size == size
-        count += sum(count_sums(inside, size) for inside in jax.core.jaxprs_in_params(each.params))
+        count += sum(count_sums(inside, size) for inside in jax.extend.core.jaxprs_in_params(each.params))
     return count
 
 

@@ -119,6 +119,23 @@ def test_reading_and_writing_name_a_missing_vocabulary(tmp_path):
     assert not (tmp_path / "again").exists()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ('"stem":', '"stern":', "stern is unknown .did you mean 'stem'"),
+        ('"patch4"', '"path4"', "stem = 'path4' is unknown .did you mean 'patch4'"),
+        ('"variant": "18"', '"variant": "19"', "variant = '19' is unknown"),
+    ],
+)
+def test_a_value_that_a_config_cannot_have_is_told_with_the_folder(tmp_path, before, after, told):
+    weights.save(tmp_path / "out", make_pretrained("resnet"), format="big_align")
+    config = tmp_path / "out" / "config.json"
+    assert before in config.read_text()
+    config.write_text(config.read_text().replace(before, after))
+    with pytest.raises(WeightsMismatch, match=f"{tmp_path}/out.*: .*{told}"):
+        weights.read(tmp_path / "out")
+
+
 @pytest.mark.usefixtures("without_type_checks")
 def test_the_order_of_torch_is_told(tmp_path):
     with pytest.raises(UserError, match=r"save\(path, model\): the model is a str; the path comes"):
