@@ -285,7 +285,9 @@ def count_sums(jaxpr, size):
     count = 0
     for each in jaxpr.eqns:
         count += each.primitive.name == "reduce_sum" and each.invars[0].aval.size == size
-        count += sum(count_sums(inside, size) for inside in jax.extend.core.jaxprs_in_params(each.params))
+        count += sum(
+            count_sums(inside, size) for inside in jax.extend.core.jaxprs_in_params(each.params)
+        )
     return count
 
 
