@@ -237,6 +237,8 @@ def _normalize(
         x, x_label = block
         if blocks.compare is None:
             cosines = compute_cosines(x, y)
+            if keeps:  # else XLA for GPUs makes them twice: where they are stored, and to be used
+                cosines = jax.lax.optimization_barrier(cosines)
             logits = _mask(scale * cosines, x_label, y_label)
             rows, positive, columns = _reduce(logits, x_label, y_label, columns)
         else:
