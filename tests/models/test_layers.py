@@ -1,4 +1,4 @@
-"""Batch normalization by groups, stochastic depth, attention."""
+"""Stochastic depth, attention, perceptrons."""
 
 import math
 import types

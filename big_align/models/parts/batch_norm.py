@@ -109,7 +109,7 @@ class BatchSettings(NamedTuple):
 
 
 class _Values(NamedTuple):
-    """What an element is on its way, in groups [g r *spatial c] and in float32."""
+    """What each element of an array is on its way, in float32."""
 
     unit: Array  # normalized, before scale and bias
     y: Array  # after the activation
