@@ -7,10 +7,11 @@ B0.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import numpy as np
 from jaxtyping import Array, Float
 
 from big_align.models.parts import blocks, layer_weights, layers
@@ -108,7 +109,9 @@ class InvertedBlock(nn.Module):
             return x
         return residual + layers.DropPath(self.drop_path)(x, train)
 
-    def _make_gate(self, inputs: int, width: int) -> tuple[Callable[..., Array], Sequence[Array]]:
+    def _make_gate(
+        self, inputs: int, width: int
+    ) -> tuple[Callable[..., Array], tuple[Array | np.ndarray, ...]]:
         """Makes squeeze and excite: a function of pooled channels and weights, and the weights."""
         squeezed = max(1, int(inputs * SQUEEZE_RATIO))
         make = functools.partial(layers.DenseWeights, axes=_AXES, kernel_init=_conv_init)

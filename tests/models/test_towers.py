@@ -10,6 +10,9 @@ from big_align.models import efficientnet
 from big_align.models.bert import Bert, Roberta
 from big_align.models.clip_text import ClipText
 from big_align.models.efficientnet import EfficientNet
+from big_align.models.embedding_table import EmbeddingTable
+from big_align.models.resnet import ResNet
+from big_align.models.swin import Swin
 from big_align.models.vit import ViT
 
 SMALL = {"width": 16, "depth": 2, "mlp_dim": 32, "heads": 2}
@@ -28,6 +31,11 @@ TEXT_TOWERS = {
     "clip_text": ClipText(**WORDS, dropout=0.1),
 }
 TOWERS = IMAGE_TOWERS | TEXT_TOWERS
+MORE_TOWERS = {
+    "resnet": ResNet("18", width=4, stem="small"),
+    "swin": Swin(width=8, depths=(2, 2), heads=(2, 4), window=4),
+    "embedding_table": EmbeddingTable(vocab_size=20, width=8),
+}
 
 
 @pytest.fixture(scope="module", params=TOWERS)
@@ -98,3 +106,17 @@ def test_evaluation_treats_every_example_alone(case):
     alone, _ = jax.jit(tower.apply)(variables, *(x[3:4] for x in inputs))
     np.testing.assert_allclose(alone, pooled[3:4], rtol=1e-4, atol=1e-5)
     assert tower.output_dim == pooled.shape[-1]
+
+
+@pytest.mark.parametrize("name", TOWERS | MORE_TOWERS)
+def test_variables_may_be_arrays_of_numpy(name):
+    tower = (TOWERS | MORE_TOWERS)[name]
+    if hasattr(tower, "max_length"):
+        shape = 2, tower.max_length
+        inputs = jnp.ones(shape, jnp.int32), jnp.ones(shape, bool)
+    else:
+        inputs = (jnp.ones((2, 32, 32, 3)),)
+    variables = draw_variables(tower, *inputs)
+    # Closed over, they stay what they are, as in a model that is applied without being compiled.
+    given = jax.eval_shape(lambda *inputs: tower.apply(variables, *inputs), *inputs)
+    assert given == jax.eval_shape(tower.apply, variables, *inputs)
