@@ -19,7 +19,8 @@ from typing import Any
 
 from big_align.core.errors import UserError
 from big_align.parallel.devices.chips import CHIPS
-from big_align.parallel.devices.rematerialization import LEVELS
+from big_align.parallel.devices.compilation import leave_room
+from big_align.parallel.devices.rematerialization import STEPS, take_room
 from big_align.planning.machines import check_machine, virtual_devices
 
 LAST = "-buffer-assignment.txt"
@@ -36,7 +37,8 @@ class Request:
     slices: int = 1  # of TPUs
     effort: float | None = -1.0  # XLA's effort, from -1 to 1; None for its default
     machine_code: bool = False  # whether the compiler runs to the end
-    level: str = LEVELS[0]  # what towers recompute whose `remat` is "auto"
+    level: str = STEPS[0]  # the least that towers recompute whose `remat` is "auto"
+    room: int = 0  # bytes for what they store; set by `compile_step`
     place: str = ""  # of the stage's config in that of the run, as in "first.first"
 
 
@@ -55,14 +57,16 @@ class CompiledStep:
 def compile_step(request: Request) -> CompiledStep:
     """Compiles a step, with the least recomputation that fits where a tower's `remat` is "auto"."""
     check_machine(request.topology, request.slices)
-    limit = CHIPS[request.topology.partition(":")[0]].usable_memory
-    for level in LEVELS:
-        if level != LEVELS[0] and LEVELS.index(level) <= LEVELS.index(step.traced["level"]):
-            continue  # a higher one was the least that could fit
-        step = _compile(dataclasses.replace(request, level=level))
-        if not step.traced["auto"] or (step.text and step.memory["peak"] <= limit):
-            break
-    return step
+    limit = leave_room(CHIPS[request.topology.partition(":")[0]].usable_memory)
+    request = dataclasses.replace(request, room=limit)
+    while True:
+        step = _compile(request)
+        level, used = step.traced["level"], step.memory.get("peak")
+        if not step.traced["auto"] or level == STEPS[-1] or (step.text and used <= limit):
+            return step
+        room = take_room(limit, request.room, step.traced["stored"], used)
+        level = STEPS[STEPS.index(level) + 1]
+        request = dataclasses.replace(request, level=level, room=room)
 
 
 def _compile(request: Request) -> CompiledStep:

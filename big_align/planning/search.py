@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from big_align.core.errors import UserError
 
 DTYPES = ("bfloat16", "float32")
-REMATS = ("none", "full")
+REMATS = ("none", "auto")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,16 +35,11 @@ class Choice:
 
     def costs_no_less(self, other: "Choice") -> bool:
         """Whether it computes and sends at least as much as another choice."""
-        return (
-            self.dtype == other.dtype
-            and _rank(self.remat) >= _rank(other.remat)
-            and self.microbatches >= other.microbatches
-            and self.fsdp >= other.fsdp
-        )
-
-
-def _rank(remat: str | None) -> int:
-    return 0 if remat is None else REMATS.index(remat)
+        if self.dtype != other.dtype or self.microbatches < other.microbatches:
+            return False
+        if other.remat == "auto" and self.microbatches == other.microbatches:
+            return False  # with more room, it may recompute less
+        return self.fsdp >= other.fsdp and other.remat in (self.remat, "none")
 
 
 def list_towers(config: ConfigDict) -> list[str]:

@@ -7,6 +7,7 @@ FOLDER/request.json says what to do; results go to FOLDER/traced.json, the compi
 FOLDER/dump, and error messages to FOLDER/failed.json.
 """
 
+import functools
 import json
 import math
 import sys
@@ -27,7 +28,7 @@ from big_align.core.whole_files import write_whole
 from big_align.parallel.devices import choices
 from big_align.parallel.devices.compilation import compile_lowered
 from big_align.parallel.devices.compiler_flags import choose_effort
-from big_align.parallel.devices.rematerialization import LEVELS, auto_is
+from big_align.parallel.devices.rematerialization import auto_is, find_least
 from big_align.parallel.meshes import batch_sharding, make_mesh
 from big_align.planning import gpu_topologies, stand_ins
 from big_align.planning.machines import Machine, find_machine
@@ -46,7 +47,7 @@ def main(folder: Path) -> int:
         config = take_settings(load_config(request["config"], *request["overrides"]))
         config = find_node(config, request["place"])
         machine = find_machine(request["topology"], request["slices"])
-        traced, lowered = trace(config, machine, folder, request["level"])
+        traced, lowered = trace(config, machine, folder, request["level"], request["room"])
         _write(folder / "traced.json", traced)
         options = _options(machine, traced["options"], request["effort"], folder)
         compiled = compile_lowered(lowered, options)
@@ -98,13 +99,13 @@ def _options(
 
 
 def trace(
-    config: ConfigDict, machine: Machine, folder: Path, level: str = LEVELS[0]
+    config: ConfigDict, machine: Machine, folder: Path, level: str, room: int
 ) -> tuple[dict[str, Any], jax.stages.Lowered]:
     """Traces the step of a config; makes nothing but shapes.
 
-    Files that the config names need not exist: the folder is for their placeholders. The level is
-    the least that towers recompute whose `remat` is "auto". Returns what is known without
-    compiling, as JSON values, and the traced step.
+    Files that the config names need not exist: the folder is for their placeholders. Towers whose
+    `remat` is "auto" recompute the least, from a level on, with which what they store has room, in
+    bytes. Returns what is known without compiling, as JSON values, and the traced step.
     """
     start = time.perf_counter()
     check_values(config)
@@ -118,7 +119,8 @@ def trace(
     # A model is made from an image, as in a run, also where its features take the place of images.
     program = build_program(config, mesh, objective, build.example_batch(config, tokenizer))
     batch = place_shapes(example, config.batch_size, mesh)
-    level = program.find_level(batch, machine.chip.usable_memory, level)
+    count_stored = functools.cache(functools.partial(program.count_stored, batch))
+    level = find_least(count_stored, room, level)
     with auto_is(level) as asked, choices.collect() as chosen:
         step = program.trace(batch)
     if asked:
@@ -128,6 +130,7 @@ def trace(
         "assumed": assumed,
         "auto": bool(asked),
         "level": level,
+        "stored": count_stored(level),
         "chosen": [*chosen],
         "devices": len(machine.devices),
         "chips": machine.num_chips,

@@ -1,6 +1,7 @@
 """What a config trains: the objective, the state of a run and its step, on real devices or not."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,52 +42,50 @@ class Program:
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
         """Compiles the step for a batch; recomputes the least that fits where that is "auto"."""
-        limit = compilation.memory_limit(self.mesh.local_devices[0])
-        # Processes decide together: their devices may report a few bytes more or less.
-        first = agreement.share("remat", self.find_level(batch, limit))
-        levels = rematerialization.LEVELS[rematerialization.LEVELS.index(first) :]
-        for level in levels:
-            with rematerialization.auto_is(level) as asked, choices.collect() as chosen:
-                last = level == levels[-1]
-                compiled = self._compile(batch, None if last else limit, asked)
-            if not asked or all(agreement.gather("fits", compiled is not None)):
+        limit = room = compilation.memory_limit(self.mesh.local_devices[0])
+        count_stored = functools.cache(functools.partial(self.count_stored, batch))
+        step, steps = rematerialization.STEPS[0], rematerialization.STEPS
+        while True:
+            if room is not None:
+                step = rematerialization.find_least(count_stored, room, step)
+            # Processes decide together: their devices may report a few bytes more or less.
+            step = agreement.share("remat", step)
+            with rematerialization.auto_is(step) as asked, choices.collect() as chosen:
+                made = self._compile(batch, asked)
+            used = None if made is None else compilation.count_memory(made)
+            fits = limit is None or (used is not None and used <= limit)
+            if not asked or step == steps[-1] or all(agreement.gather("fits", fits)):
                 break
+            room = rematerialization.take_room(limit, room, count_stored(step), used)
+            step = steps[steps.index(step) + 1]
         if asked:
-            chosen[f"remat: auto is {level}, the least that fits"] = None
+            chosen[f"remat: auto is {step}, the least that fits"] = None
         if jax.process_index() == 0:
             for line in chosen:
                 print(line)
-        return compiled
+        return made
 
-    def _compile(
-        self, batch: Batch, limit: int | None, asked: list[str]
-    ) -> jax.stages.Compiled | None:
-        """Compiles the step; returns None if it takes more than a limit and there is a choice."""
+    def _compile(self, batch: Batch, asked: list[str]) -> jax.stages.Compiled | None:
+        """Compiles the step; returns None if memory is not enough and "auto" may store less."""
         try:
-            made = compile_step(self.step, self.state, batch, self.mesh, self.options)
+            return compile_step(self.step, self.state, batch, self.mesh, self.options)
         except jax.errors.JaxRuntimeError as error:
-            if not asked or limit is None or "RESOURCE_EXHAUSTED" not in str(error):
+            may_fail = asked and asked[0] != rematerialization.STEPS[-1]
+            if not may_fail or "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             return None
-        fits = not asked or limit is None or compilation.count_memory(made) <= limit
-        return made if fits else None
 
-    def find_level(self, batch: Mapping[str, Any], limit: int | None, first: str = "none") -> str:
-        """Returns the least recomputation that could fit, from what layers store; no compiling.
+    def count_stored(self, batch: Mapping[str, Any], step: str) -> int:
+        """Counts the bytes of a device for the state, its gradients, and what encoders store.
 
-        It begins with the level `first`, and returns that where no tower leaves it to be found. The
-        limit is of the bytes of a device; None is any number.
+        What they store is that with a step of `rematerialization.STEPS` for "auto". Where nothing
+        asks for it, there is nothing to find, and the count is 0.
         """
-        for level in rematerialization.LEVELS[rematerialization.LEVELS.index(first) :]:
-            with rematerialization.auto_is(level) as asked:
-                needed = limit is not None and self._count_stored(batch)
-            if not asked or needed <= limit:
-                break
-        return level
+        with rematerialization.auto_is(step) as asked:
+            stored = self._count_stored(batch)
+        return stored if asked else 0
 
     def _count_stored(self, batch: Mapping[str, Any]) -> int:
-        """Counts the bytes of a device for the state, its gradients, and what encoders store."""
-
         def store(state: TrainState, batch: Mapping[str, Any]) -> Any:
             batch = self.objective.augment(batch, state.rng, state.step)
 

@@ -14,8 +14,10 @@ from big_align.models.bert import Bert
 from big_align.models.clip_text import ClipText
 from big_align.models.parts import layers
 from big_align.models.resnet import ResNet
+from big_align.models.swin import Swin
 from big_align.models.vit import ViT
 from big_align.parallel.devices import rematerialization, traced
+from big_align.training import flops
 from tests import tiny
 
 SMALL = {"width": 16, "depth": 3, "mlp_dim": 32, "heads": 2}
@@ -60,8 +62,10 @@ def differentiate_blocks(name):
     return differentiate(TOWERS[name].clone(scan=False), draw_inputs(name))
 
 
-FAST = [("vit", "full"), ("clip_text", "dots"), ("resnet", "attention")]
-MORE = [x for x in itertools.product(TOWERS, rematerialization.LEVELS) if x not in FAST]
+FAST = [("vit", "full:1/3"), ("clip_text", "dots"), ("resnet", "attention")]
+SHARES = ("full:1/3", "dots:0.5")
+LEVELS = (*rematerialization.LEVELS, *SHARES)
+MORE = [x for x in itertools.product(TOWERS, LEVELS) if x not in FAST]
 
 
 @pytest.mark.slow_repeats
@@ -136,9 +140,9 @@ def test_blocks_of_a_loop_drop_different_values():
     assert not np.allclose(*grads)
 
 
-def stored_bytes(level, devices):
+def stored_bytes(level, devices, depth=4, scan=True):
     """Bytes that the forward pass of a tower keeps for the backward pass, weights left out."""
-    tower = ViT("ti/4", **SMALL | {"depth": 4}, dtype="bfloat16", remat=level, scan=True)
+    tower = ViT("ti/4", **SMALL | {"depth": depth}, dtype="bfloat16", remat=level, scan=scan)
     inputs = (jax.random.normal(jax.random.key(0), (8, 32, 32, 3)),)
     params = draw_variables(tower, *inputs)["params"]
     mesh = tiny.make_mesh(devices, devices)
@@ -159,6 +163,71 @@ def test_each_level_stores_less_than_the_one_before(devices):
 
 
 @pytest.mark.slow
+def test_so_does_each_step_between_levels_by_equal_parts():
+    dots = rematerialization.STEPS.index("dots")
+    steps = rematerialization.STEPS[dots:]
+    stored = [stored_bytes(step, 1, depth=12, scan=False) for step in steps]
+    (each,) = set(np.diff(stored))
+    assert each < 0
+
+
+def test_the_first_blocks_recompute_the_share_that_is_asked_for():
+    found = rematerialization.find_levels
+    assert found("full:1/3", 6) == ["full"] * 2 + ["dots"] * 4
+    assert found("dots:0.5", 3) == ["dots"] * 2 + ["attention"]
+    assert found("attention:0", 2) == ["none"] * 2 and found("none:1/2", 2) == ["none"] * 2
+    assert found("full:1", 2) == found("full", 2) == ["full"] * 2
+    for count in (1, 5, 12, 24):
+        amounts = [
+            sum(map(rematerialization.LEVELS.index, found(step, count)))
+            for step in rematerialization.STEPS
+        ]
+        assert sorted(amounts) == amounts and (amounts[0], amounts[-1]) == (0, 3 * count)
+
+
+def test_stages_of_a_tower_share_its_blocks():
+    """Of the blocks of Swin's two stages, the first three recompute their products."""
+    tower = Swin(width=8, depths=(2, 2), heads=(2, 4), window=4, attention="plain")
+    image = jnp.ones((1, 32, 32, 3))
+    variables = draw_variables(tower, image)
+
+    def count(remat):
+        def loss(variables):
+            return tower.clone(remat=remat).apply(variables, image)[0].sum()
+
+        traced = jax.make_jaxpr(jax.grad(loss))(variables).jaxpr
+        return str(flops.drop_unused(traced)).count("dot_general[")
+
+    stored, some, more, most = map(count, ("dots", "full:1/2", "full:3/4", "full"))
+    assert stored < some < more < most and more - some == most - more == (some - stored) / 2
+
+
+def test_the_least_that_has_room_is_found_with_few_counts():
+    steps = rematerialization.STEPS
+    stored = {step: 100 - 3 * i for i, step in enumerate(steps)}
+    for first in ("none", "dots:1/4", "full"):
+        for room in range(20, 110):
+            counted = []
+            found = rematerialization.find_least(
+                lambda step, counted=counted: counted.append(step) or stored[step], room, first
+            )
+            later = steps[steps.index(first) :]
+            expected = next((step for step in later if stored[step] <= room), steps[-1])
+            assert found == expected and len(counted) <= 6
+
+
+def test_room_shrinks_by_what_was_too_much_or_faster_and_faster():
+    assert rematerialization.take_room(1000, 1000, stored=900, used=1030) == 870
+    # Another process had no room for it.
+    assert rematerialization.take_room(1000, 1000, stored=900, used=950) == 900
+    room, shrunk = 1000, []
+    for _ in range(4):
+        room = rematerialization.take_room(1000, room, stored=room, used=None)
+        shrunk.append(1000 - room)
+    assert shrunk == [20, 60, 180, 540]
+
+
+@pytest.mark.slow
 def test_levels_store_no_more_on_eight_devices_than_on_one():
     """But for the patches, which one of the two flattens first."""
     patches = 8 * 64 * 48 * 2
@@ -172,11 +241,18 @@ def test_an_unknown_level_is_named():
         jax.eval_shape(TOWERS["vit"].clone(remat="some").init, jax.random.key(0), *inputs)
 
 
-@pytest.mark.slow
+    for share in ("2", "-1", "x", "1/0", "nan"):
+        with pytest.raises(ValueError, match=f"remat = 'full:{share}': after the colon comes a sh"):
+            rematerialization.find_levels(f"full:{share}", 3)
+    with pytest.raises(ValueError, match="remat = 'auto:1/2' is unknown"):
+        rematerialization.find_levels("auto:1/2", 3)
+
+
 def test_auto_is_what_the_one_who_compiles_says():
-    assert rematerialization.find_level("auto") == "none"
-    with rematerialization.auto_is("dots"):
-        assert rematerialization.find_level("auto") == "dots"
-        assert rematerialization.find_level("full") == "full"
+    assert rematerialization.find_levels("auto", 1) == ["none"]
+    with rematerialization.auto_is("dots") as asked:
+        assert rematerialization.find_levels("auto", 1) == ["dots"]
+        assert rematerialization.find_levels("full", 1) == ["full"]
         with rematerialization.left_out():
-            assert rematerialization.find_level("auto") == "none"
+            assert rematerialization.find_levels("auto", 1) == ["none"]
+    assert asked == ["dots"]

@@ -175,8 +175,8 @@ def test_a_search_skips_settings_that_cost_more_than_one_that_fits():
 
     def compile_choice(choice):
         tried.append(choice)
-        fits = choice.dtype == "bfloat16" and (choice.fsdp == 4 or choice.remat == "full")
-        hours = 10 * choice.microbatches + 5 * (choice.remat == "full") + choice.fsdp
+        fits = choice.dtype == "bfloat16" and (choice.fsdp == 4 or choice.remat == "auto")
+        hours = 10 * choice.microbatches + 5 * (choice.remat == "auto") + choice.fsdp
         return {"fits": fits, "choice": choice, "run": {"chip_hours": hours}}
 
     reports = [report for _, report in search.search(choices, compile_choice)]
@@ -185,7 +185,7 @@ def test_a_search_skips_settings_that_cost_more_than_one_that_fits():
         search.Choice("bfloat16", "none", 1, 1),
         search.Choice("bfloat16", "none", 1, 4),
         search.Choice("bfloat16", "none", 2, 1),
-        search.Choice("bfloat16", "full", 1, 1),
+        search.Choice("bfloat16", "auto", 1, 1),
     ]
     assert search.find_cheapest(reports)["choice"] == search.Choice("bfloat16", "none", 1, 4)
     assert search.find_cheapest([]) is None

@@ -44,26 +44,64 @@ def test_the_step_sums_gradients_in_the_type_of_the_config(dtype):
     assert program.objective.sum_dtype == dtype
 
 
+AUTO = [f"--config.model.{tower}.remat=auto" for tower in ("image", "text")]
+
+
 @pytest.mark.slow
 def test_auto_recomputes_the_least_that_fits(monkeypatch, capsys):
     """A device that has room for a level is given it, as estimated before compiling and after."""
-    towers = ("image", "text")
-    program, example = make_program(*(f"--config.model.{tower}.remat=auto" for tower in towers))
+    program, example = make_program(*AUTO)
     rows = {name: np.repeat(x, 64, axis=0) for name, x in example.items()}
     batch = place_batch(rows, program.mesh)
-    needed = {}
-    for level in rematerialization.LEVELS:
-        with rematerialization.auto_is(level):
-            needed[level] = program._count_stored(batch)
-    assert needed["none"] > needed["dots"] > needed["full"]
-    assert program.find_level(batch, None) == "none"
-    for level in ("none", "dots", "full"):
-        assert program.find_level(batch, needed[level]) == level
-    assert program.find_level(batch, 0) == "full"
+    needed = {step: program.count_stored(batch, step) for step in rematerialization.STEPS}
+    assert sorted(needed.values(), reverse=True) == list(needed.values())
+    assert needed["none"] > needed["dots"] > needed["full:1/2"] > needed["full"]
     for limit, level in ((None, "none"), (0, "full")):
         monkeypatch.setattr(compilation, "memory_limit", lambda device, limit=limit: limit)
         program.compile(batch)
         assert f"remat: auto is {level}, the least that fits" in capsys.readouterr().out
+
+
+class Fake:
+    """A device with so much memory, and programs that use what they store and more."""
+
+    def __init__(self, monkeypatch, limit, more, says=True):
+        steps = rematerialization.STEPS
+        self.compiled, self.says = [], says
+        self.used = {step: 1000 - 30 * i + more for i, step in enumerate(steps)}
+        self.limit, self.made = limit, jax.jit(lambda x: x).lower(1.0).compile()
+        monkeypatch.setattr(compilation, "memory_limit", lambda device: limit)
+        monkeypatch.setattr(Program, "count_stored", lambda _, batch, step: self.used[step] - more)
+        monkeypatch.setattr(Program, "_compile", lambda _, batch, asked: self.compile(asked))
+        monkeypatch.setattr(compilation, "count_memory", lambda _: self.used[self.compiled[-1]])
+
+    def compile(self, asked):
+        self.compiled += rematerialization.find_levels("auto", 1) and [asked[0]]
+        return self.made if self.says or self.used[asked[0]] <= self.limit else None
+
+
+@pytest.mark.parametrize("says", [True, False])
+@pytest.mark.parametrize(("limit", "more"), [(900, 0), (900, 100), (700, 250), (2000, 0)])
+def test_what_a_step_took_tells_what_to_try_next(monkeypatch, capsys, limit, more, says):
+    """If the compiler says that, the second try is the last; else a few are, and one is safe."""
+    program, example = make_program()
+    fake = Fake(monkeypatch, limit, more, says)
+    assert program.compile(example) is fake.made
+    *tried, made = fake.compiled
+    assert fake.used[made] <= limit and all(fake.used[step] > limit for step in tried)
+    assert f"remat: auto is {made}, the least that fits" in capsys.readouterr().out
+    least = next(step for step, used in fake.used.items() if used <= limit)
+    assert len(tried) <= 1 if says else len(tried) <= 4
+    assert made == least or not says
+
+
+def test_what_does_not_fit_in_another_process_is_not_taken(monkeypatch):
+    program, example = make_program()
+    fake = Fake(monkeypatch, 900, 0)
+    monkeypatch.setattr(agreement, "gather", lambda topic, value: [value, len(fake.compiled) > 2])
+    program.compile(example)
+    first, *rest = (rematerialization.STEPS.index(step) for step in fake.compiled)
+    assert rest == [first + 1, first + 2]
 
 
 @pytest.mark.slow

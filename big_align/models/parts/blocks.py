@@ -38,24 +38,29 @@ def run_blocks(
       train: whether dropout, stochastic depth and batch statistics are on.
       start: the number of the first block; their names are block_00, block_01, ...
     """
-    level = rematerialization.find_level(tower.remat)
-    blocks = [_Block(f"block_{start + i:02d}", fields) for i, fields in enumerate(settings)]
-    with rematerialization.in_block(level):
-        for equal in _find_runs(tower, blocks, level):
-            mode = train and not locking.is_locked((*tower.path, equal[0].name))
+    levels = rematerialization.find_levels(tower.remat, sum(tower.stage_depths))
+    blocks = [
+        _Block(f"block_{start + i:02d}", levels[start + i], fields)
+        for i, fields in enumerate(settings)
+    ]
+    for equal in _find_runs(tower, blocks):
+        name, level, fields = equal[0]
+        mode = train and not locking.is_locked((*tower.path, name))
+        with rematerialization.in_block(level):
             if len(equal) > 1:
-                x = _run_loop(tower, block_class, equal, level, x, arguments, mode)
+                x = _run_loop(tower, block_class, equal, x, arguments, mode)
                 continue
             train_index = 2 + len(arguments)  # the block itself is 0
             made = rematerialization.remat_block(block_class, train_index, level)
-            x = made(**equal[0].fields, name=equal[0].name)(x, *arguments, mode)
+            x = made(**fields, name=name)(x, *arguments, mode)
     return x
 
 
 class _Block(NamedTuple):
-    """A block by its name in the tower, with the fields of its module."""
+    """A block by its name in the tower, with what it recomputes and the fields of its module."""
 
     name: str
+    level: str
     fields: Mapping[str, Any]
 
     def variables(self, tower: nn.Module) -> dict[str, Any]:
@@ -64,12 +69,13 @@ class _Block(NamedTuple):
         return nn.meta.unbox(held)
 
     def kind(self, tower: nn.Module) -> Any:
-        """Returns what equal blocks have in common: mode, fields, and shapes of their variables."""
+        """Returns what equal blocks have in common; of their variables, the shapes."""
         path = *tower.path, self.name
         # A loop does not know the paths of what is in its blocks.
         mode = locking.is_locked(path) or (locking.has_locked(path) and self.name)
         fields = {name: x for name, x in self.fields.items() if name != "drop_path"}
-        return mode, fields, jax.tree.map(lambda x: (x.shape, x.dtype), self.variables(tower))
+        shapes = jax.tree.map(lambda x: (x.shape, x.dtype), self.variables(tower))
+        return self.level, mode, fields, shapes
 
 
 def _runs_loops(tower: nn.Module, level: str) -> bool:
@@ -86,14 +92,13 @@ def _runs_loops(tower: nn.Module, level: str) -> bool:
     return several and traced.traced_device().platform == "gpu" and level == "full"
 
 
-def _find_runs(
-    tower: nn.Module, blocks: Sequence[_Block], level: str
-) -> Iterator[Sequence[_Block]]:
+def _find_runs(tower: nn.Module, blocks: Sequence[_Block]) -> Iterator[Sequence[_Block]]:
     """Cuts blocks into those that run in a loop together, and those that run by themselves."""
-    if not _runs_loops(tower, level):
-        yield from ([block] for block in blocks)
-        return
-    kinds = [block.kind(tower) for block in blocks]
+
+    def kind(block: _Block) -> Any:
+        return block.kind(tower) if _runs_loops(tower, block.level) else block.name
+
+    kinds = [kind(block) for block in blocks]
     first = 0
     while first < len(blocks):
         end = first + 1
@@ -107,13 +112,12 @@ def _run_loop(
     tower: nn.Module,
     block_class: type[nn.Module],
     blocks: Sequence[_Block],
-    level: str,
     x: Array,
     arguments: tuple,
     train: bool,
 ) -> Array:
     """Runs equal blocks in a loop, with their variables stacked."""
-    first = blocks[0].fields
+    _, level, first = blocks[0]
     stacked = _stack([block.variables(tower) for block in blocks], first["dtype"])
     rates = [block.fields.get("drop_path", 0.0) for block in blocks]
     changing = [kind for kind in stacked if kind != "params" and tower.is_mutable_collection(kind)]

@@ -96,7 +96,12 @@ def count_memory(compiled: jax.stages.Compiled) -> int:
 def memory_limit(device: jax.Device) -> int | None:
     """Returns the bytes that a step may take on a device; None for CPUs, which do not tell."""
     limit = (device.memory_stats() or {}).get("bytes_limit")
-    return None if limit is None else int((1 - ROOM) * limit)
+    return None if limit is None else leave_room(limit)
+
+
+def leave_room(limit: int) -> int:
+    """Returns the bytes that a step may take, of those that the arrays of a run can take."""
+    return int((1 - ROOM) * limit)
 
 
 def compile_lowered(lowered: jax.stages.Lowered, options: Mapping[str, Any]) -> jax.stages.Compiled:

@@ -4,9 +4,12 @@ Every recomputation goes through this module, so that the FLOPs of a model can b
 (`flops.model_flops`): work that a machine repeats to save memory is not progress.
 """
 
+import bisect
 import contextlib
 import contextvars
+import math
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import flax.linen as nn
@@ -21,7 +24,18 @@ LEVELS = ("none", "attention", "dots", "full")
 logits of attention, where no kernel does so anyway; all but its products and convolutions; all but
 a few numbers (`keep_few`)."""
 AUTO = "auto"
-"""The least of `LEVELS` with which a step fits; whoever compiles it says which (`auto_is`)."""
+"""The least of `STEPS` with which a step fits; whoever compiles it says which (`auto_is`)."""
+STEPS = (
+    *LEVELS[:2],
+    *(
+        f"{level}:{Fraction(i, 12)}" if i < 12 else level
+        for level in LEVELS[2:]
+        for i in range(1, 13)
+    ),
+)
+"""Levels and what lies between them: "full:5/12" is "full" for the first five twelfths of a tower's
+blocks, and the level before it for the others. They are the first, since what later blocks store is
+gone when the backward pass comes to them."""
 _ATTENTION = "attention"
 _FEW = "few"
 
@@ -63,16 +77,52 @@ def auto_is(level: str) -> Iterator[list[str]]:
         yield asked
 
 
-def find_level(remat: str) -> str:
-    """Returns the level that a tower's setting stands for, which may be "auto"."""
-    check_known("remat", remat, (*LEVELS, AUTO))
+def find_levels(remat: str, count: int) -> list[str]:
+    """Returns the level of each block of a tower by its setting, which may be "auto"."""
     if _LEFT_OUT.get():
-        return "none"
-    if remat != AUTO:
-        return remat
-    level, asked = _AUTO.get()
-    asked.append(level)
-    return level
+        remat = LEVELS[0]
+    if remat == AUTO:
+        remat, asked = _AUTO.get()
+        asked.append(remat)
+    level, _, share = remat.partition(":")
+    if level not in LEVELS:
+        check_known("remat", remat, (*LEVELS, AUTO))
+    first = math.ceil(_read_share(remat, share) * count) if share else count
+    before = LEVELS[max(0, LEVELS.index(level) - 1)]
+    return [level] * first + [before] * (count - first)
+
+
+def _read_share(remat: str, share: str) -> Fraction:
+    try:
+        read = Fraction(share)
+    except (ValueError, ZeroDivisionError):
+        read = Fraction(-1)
+    if not 0 <= read <= 1:
+        raise ValueError(f"remat = {remat!r}: after the colon comes a share of blocks, as in 5/12")
+    return read
+
+
+def find_least(count_stored: Callable[[str], int], room: int, first: str = STEPS[0]) -> str:
+    """Returns the least of `STEPS`, from the first on, that stores no more than the room, in bytes.
+
+    It is the last if none does. Of those between, few are counted.
+    """
+    steps = STEPS[STEPS.index(first) :]
+    if count_stored(first) <= room:
+        return first
+    last = len(steps) - 1
+    place = bisect.bisect_left(steps, True, 1, last, key=lambda step: count_stored(step) <= room)
+    return steps[min(place, last)]
+
+
+def take_room(limit: int, room: int, stored: int, used: int | None) -> int:
+    """Returns the room for what is stored, in bytes, after a program that took more than a limit.
+
+    It was compiled to store so much, and used so much in all. Where the compiler does not say that,
+    the room shrinks by a fiftieth of the limit, and then by twice as much each time.
+    """
+    excess = max(limit // 50, 2 * (limit - room)) if used is None else max(0, used - limit)
+    return min(room, stored) - excess
 
 
 def remat_block(block_class: type[nn.Module], train: int, level: str) -> type[nn.Module]:
