@@ -13,6 +13,7 @@ from big_align.core.errors import check_known
 from big_align.models.parts import layer_weights
 from big_align.models.parts.narrow import ACTIVATIONS, keep_input
 from big_align.parallel.devices import traced
+from big_align.parallel.devices.rematerialization import keep_result
 
 truncated_normal = nn.initializers.truncated_normal(0.02)
 """Initializes the kernels and embeddings of transformers (BERT, ViT)."""
@@ -85,7 +86,7 @@ def apply_dense(
     """Applies the weights of a dense layer to rows."""
     made = compute_dtype(dtype)
     y = layer_weights.apply_weight(multiply_rows, x.astype(made), kernel, axes, made)
-    return add_weight(y, *bias) if bias else y
+    return keep_result(add_weight(y, *bias)) if bias else y
 
 
 def apply_together(
@@ -105,7 +106,8 @@ def apply_together(
 
     products = layer_weights.apply_weights(multiply, x.astype(dtype), kernels, first.axes, dtype)
     biases = (bias for _, *bias in weights)
-    return [add_weight(y, *bias) if bias else y for y, bias in zip(products, biases, strict=True)]
+    pairs = zip(products, biases, strict=True)
+    return [keep_result(add_weight(y, *bias)) if bias else y for y, bias in pairs]
 
 
 def add_weight(x: Float[Array, "..."], weight: Array | np.ndarray) -> Float[Array, "..."]:

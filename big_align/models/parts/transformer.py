@@ -11,6 +11,7 @@ from big_align.models.parts import attention, blocks, layer_weights, layers
 from big_align.models.parts.attention import Tokens
 from big_align.models.parts.narrow import Fork
 from big_align.models.parts.tower import Tower
+from big_align.parallel.devices.rematerialization import keep_result
 
 SIZES = "width", "depth", "mlp_dim", "heads"
 """What a variant of a transformer decides."""
@@ -177,7 +178,8 @@ class TransformerBlock(nn.Module):
 
         def join(x, branch):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
-            return layers.lay_out_rows(x + layers.DropPath(self.drop_path)(branch, train))
+            branch = layers.DropPath(self.drop_path)(branch, train)
+            return keep_result(layers.lay_out_rows(x + branch))
 
         x, y = Fork(self.layer_norm_eps, self.dtype, name="attention_norm")(x)
         how = dict(dtype=self.dtype, causal=self.causal, way=self.way, keys=self.keys)

@@ -36,7 +36,7 @@ STEPS = (
 """Levels and what lies between them: "full:5/12" is "full" for the first five twelfths of a tower's
 blocks, and the level before it for the others. They are the first, since what later blocks store is
 gone when the backward pass comes to them."""
-_ATTENTION = "attention"
+_RESULT = "result"
 _FEW = "few"
 
 _LEFT_OUT = contextvars.ContextVar("recomputation is left out", default=False)
@@ -146,12 +146,16 @@ def in_block(level: str) -> contextlib.AbstractContextManager[None]:
 
 def remat_attention(attend: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that stores only its inputs, if the level of its block is "attention"."""
-    return jax.checkpoint(attend) if _LEVEL.get() == _ATTENTION else attend
+    return jax.checkpoint(attend) if _LEVEL.get() == LEVELS[1] else attend
 
 
 def keep_result(x: Any) -> Any:
-    """Marks the result of a kernel for attention, which "dots" stores like that of a product."""
-    return checkpoint_name(x, _ATTENTION)
+    """Marks what "dots" stores, as it does products: what a kernel, or one with a product, writes.
+
+    Where a bias or a residual branch is added by the product's kernel, the product alone is nowhere
+    in memory, and what is made of it is as large.
+    """
+    return checkpoint_name(x, _RESULT)
 
 
 def keep_few(x: Any) -> Any:
@@ -170,7 +174,7 @@ def _is_product(primitive: Any, *_: Any, **parameters: Any) -> bool:
 
 _POLICIES: dict[str, Callable[..., Any]] = {
     "dots": jax.checkpoint_policies.save_from_both_policies(
-        _is_product, jax.checkpoint_policies.save_only_these_names(_ATTENTION, _FEW)
+        _is_product, jax.checkpoint_policies.save_only_these_names(_RESULT, _FEW)
     ),
     "full": jax.checkpoint_policies.save_only_these_names(_FEW),
 }
