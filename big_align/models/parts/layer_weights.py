@@ -109,6 +109,10 @@ def _apply_backward(function: Callable, how: _Weights, residuals: tuple, cotange
             x_grad, *grads = look_up_back(x, cotangent)
         else:
             x_grad, *grads = jax.vjp(function, x, *_collect(pieces, how))[1](cotangent)
+            if traced.traced_device().platform == "gpu":
+                # XLA's scheduler would put the gradients of weights off, keep what they read, and
+                # compute that again when memory is short.
+                x_grad, *grads = jax.lax.optimization_barrier((x_grad, *grads))
         scattered = map(_sum_scattered, grads, how.specs, [how] * len(grads))
         each = zip(scattered, pieces, strict=True)
         return x_grad, tuple(grad.astype(piece.dtype) for grad, piece in each)
