@@ -109,7 +109,7 @@ def _apply_backward(function: Callable, how: _Weights, residuals: tuple, cotange
             x_grad, *grads = look_up_back(x, cotangent)
         else:
             x_grad, *grads = jax.vjp(function, x, *_collect(pieces, how))[1](cotangent)
-            if traced.traced_device().platform == "gpu":
+            if how.mesh.devices.flat[0].platform == "gpu":
                 # XLA's scheduler would put the gradients of weights off, keep what they read, and
                 # compute that again when memory is short.
                 x_grad, *grads = jax.lax.optimization_barrier((x_grad, *grads))
