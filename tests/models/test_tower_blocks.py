@@ -240,7 +240,6 @@ def test_an_unknown_level_is_named():
     with pytest.raises(ValueError, match="remat = 'some' is unknown; known: none"):
         jax.eval_shape(TOWERS["vit"].clone(remat="some").init, jax.random.key(0), *inputs)
 
-
     for share in ("2", "-1", "x", "1/0", "nan"):
         with pytest.raises(ValueError, match=f"remat = 'full:{share}': after the colon comes a sh"):
             rematerialization.find_levels(f"full:{share}", 3)

@@ -1,8 +1,8 @@
 """The blocks of a tower: what they recompute, and many equal ones as a loop of the program.
 
 Parameters are those of separate blocks, whatever the program is: checkpoints, rates by layer and
-exports know no loop. Blocks that run in a loop are compiled once, and the scheduler of XLA cannot
-start what one of them recomputes before its time.
+exports know no loop. Blocks that run in a loop are compiled once, and XLA's scheduler can put
+nothing off beyond one of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ def run_blocks(
 
     Args:
       tower: the calling module; its fields `remat` and `scan` say what is recomputed and whether
-        equal blocks run in a loop (None: where that keeps XLA from recomputing early).
+        equal blocks run in a loop (None: where that keeps XLA from putting gradients off).
       block_class: called with activations, `arguments` and `train`.
       settings: the fields of each block, of which `drop_path` may differ within a loop.
       x: the activations before the first block.
@@ -82,8 +82,8 @@ def _runs_loops(tower: nn.Module, level: str) -> bool:
     """Returns whether equal blocks run in a loop.
 
     A loop copies weights, gradients and whatever else its blocks store into stacks. On several GPUs
-    it is worth that for blocks that store only their inputs: there XLA starts what they recompute
-    as soon as it can (`compiler_flags`), but not before its turn of a loop.
+    it is worth that for blocks that store only their inputs: elsewhere XLA puts gradients off, and
+    keeps what they read (`compiler_flags`).
     """
     if tower.is_initializing() or tower.scan is not None:
         return bool(tower.scan) and not tower.is_initializing()

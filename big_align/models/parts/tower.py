@@ -40,7 +40,8 @@ class Tower(nn.Module):
       variant: the published model whose sizes it has.
       dtype: name of the type of the computation.
       remat: what blocks recompute in the backward pass: "none", "attention" (its logits), "dots"
-        (all but products), "full", or "auto", the least of these that fits.
+        (all but products), "full", "full:1/3" (the first third of them; the others "dots"), or
+        "auto", the least that fits.
       scan: whether equal blocks run in a loop; None: on several GPUs, if `remat` is "full".
     """
 

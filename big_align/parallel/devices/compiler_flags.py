@@ -8,7 +8,6 @@ Sources:
   [maxtext] github.com/AI-Hypercomputer/maxtext, benchmarks/xla_flags_library.py
   [openxla] openxla.org/xla/flags_guidance
   [gpu] docs.jax.dev/en/latest/gpu_performance_tips.html and openxla.org/xla/gpu_optimization_levels
-  [memory] github.com/jax-ml/jax/issues/20763 and github.com/openxla/xla/pull/45753
   [pipelining] github.com/openxla/xla/pull/45836
 """
 
@@ -74,10 +73,9 @@ GPU_FLAGS: Options = {
 }
 """Options for GPUs."""
 SEVERAL_GPUS_FLAGS: Options = {
-    # Starts transfers early and waits for them late. It starts whatever is ready, also what `remat`
-    # recomputes in the backward pass: where blocks are no loop, the activations of all of them
-    # may be in memory at once [memory], so `models.parts.blocks` makes a loop of those that
-    # recompute all they can.
+    # Starts transfers early and waits for them late. It puts off what nothing waits for, and keeps
+    # what that reads: gradients of weights, which `models.parts.layer_weights` ties to those of
+    # rows, and of biases, so `models.parts.blocks` makes a loop of blocks that store the least.
     "xla_gpu_enable_latency_hiding_scheduler": True,
     # Another way of estimating times for it; not tried.
     "xla_gpu_enable_analytical_sol_latency_estimator": False,
