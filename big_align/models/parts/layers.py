@@ -100,14 +100,31 @@ def apply_together(
     dtype = compute_dtype(first.dtype)
     weights = [layer(x.shape[-1]) for layer in layers]
     kernels = tuple(kernel for kernel, *_ in weights)
-
-    def multiply(x: Array, *kernels: Array) -> tuple[Array, ...]:
-        return tuple(multiply_rows(x, kernel) for kernel in kernels)
-
-    products = layer_weights.apply_weights(multiply, x.astype(dtype), kernels, first.axes, dtype)
+    args = x.astype(dtype), kernels, first.axes, dtype
+    products = layer_weights.apply_weights(_multiply_each, *args)
     biases = (bias for _, *bias in weights)
     pairs = zip(products, biases, strict=True)
     return [keep_result(add_weight(y, *bias)) if bias else y for y, bias in pairs]
+
+
+def _multiply(x: Array, *kernels: Array) -> tuple[Array, ...]:
+    return tuple(multiply_rows(x, kernel) for kernel in kernels)
+
+
+def _multiply_back(kept: tuple, cotangents: tuple[Array, ...]) -> tuple[Array, ...]:
+    x, *kernels = kept
+    total, grads = None, []
+    for kernel, cotangent in zip(kernels, cotangents, strict=True):
+        mine, grad = jax.vjp(multiply_rows, x, kernel)[1](cotangent)
+        # In this order cuBLAS adds the sum of those before, as it writes its product.
+        total = mine if total is None else mine + total
+        grads.append(grad)
+    return total, *grads
+
+
+_multiply_each = jax.custom_vjp(_multiply)
+"""Multiplies every row by each of several kernels."""
+_multiply_each.defvjp(lambda *kept: (_multiply(*kept), kept), _multiply_back)
 
 
 def add_weight(x: Float[Array, "..."], weight: Array | np.ndarray) -> Float[Array, "..."]:
