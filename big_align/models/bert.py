@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from big_align.models.parts import attention, layers, transformer
 from big_align.models.parts.narrow import LayerNorm
+from big_align.parallel.devices.rematerialization import keep_result
 
 VARIANTS = {  # width, depth, mlp_dim, heads
     "mini": (256, 4, 1024, 4),
@@ -40,7 +41,7 @@ class BertBlock(nn.Module):
 
         def join(x, branch, name):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
-            return LayerNorm(self.layer_norm_eps, self.dtype, name=name)(x + branch)
+            return LayerNorm(self.layer_norm_eps, self.dtype, name=name)(keep_result(x + branch))
 
         how = dict(way=self.way, keys=self.keys, name="attention")
         attend = attention.SelfAttention(self.heads, self.dropout, self.dtype, **how)

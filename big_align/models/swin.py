@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from big_align.models.parts import attention, blocks, layers
 from big_align.models.parts.narrow import Fork, LayerNorm
 from big_align.models.parts.tower import Tower
+from big_align.parallel.devices.rematerialization import keep_result
 
 VARIANTS = {  # width, blocks and heads of each stage
     "tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),
@@ -114,7 +115,7 @@ class SwinBlock(nn.Module):
 
         def join(x, branch):
             branch = nn.Dropout(self.dropout, deterministic=not train)(branch)
-            return x + layers.DropPath(self.drop_path)(branch, train)
+            return keep_result(x + layers.DropPath(self.drop_path)(branch, train))
 
         x, y = Fork(self.layer_norm_eps, self.dtype, name="attention_norm")(x)
         x = join(x, self._attend(y))
