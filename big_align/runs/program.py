@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -56,13 +56,12 @@ class Program:
             fits = limit is None or (used is not None and used <= limit)
             if not asked or step == steps[-1] or all(agreement.gather("fits", fits)):
                 break
+            _tell([f"remat: {step} takes {_format_taken(used, limit)}; compiling what takes less"])
             room = rematerialization.take_room(limit, room, count_stored(step), used)
             step = steps[steps.index(step) + 1]
         if asked:
             chosen[f"remat: auto is {step}, the least that fits"] = None
-        if jax.process_index() == 0:
-            for line in chosen:
-                print(line)
+        _tell(chosen)
         return made
 
     def _compile(self, batch: Batch, asked: list[str]) -> jax.stages.Compiled | None:
@@ -113,17 +112,28 @@ class Program:
         All processes return together: one that found the step in the cache would wait in its first
         step for those that compile, and take that for training.
         """
-        first = jax.process_index() == 0
-        if self.options and first:
+        if self.options:
             shown = ", ".join(f"{name}={value}" for name, value in self.options.items())
-            print(f"compiler options: {shown}")
+            _tell([f"compiler options: {shown}"])
         with compilation.watch_cache() as found:
             compiled = self.compile(batch)
         flops = self.count_flops(batch) / self.mesh.size
         everywhere = [last for (*_, last) in filter(None, agreement.gather("compiled", found))]
-        if everywhere and first:
-            print(compilation.tell_found(everywhere))
+        if everywhere:
+            _tell([compilation.tell_found(everywhere)])
         return compiled, flops
+
+
+def _tell(lines: Iterable[str]) -> None:
+    """Prints lines in the first process."""
+    if jax.process_index() == 0:
+        for line in lines:
+            print(line)
+
+
+def _format_taken(used: int | None, limit: int) -> str:
+    taken = "more than the" if used is None else f"{used / 2**30:.1f} of"
+    return f"{taken} {limit / 2**30:.1f} GiB"
 
 
 def build_program(config: Node, mesh: Mesh, objective: Objective, example: Batch) -> Program:

@@ -89,7 +89,9 @@ def test_what_a_step_took_tells_what_to_try_next(monkeypatch, capsys, limit, mor
     assert program.compile(example) is fake.made
     *tried, made = fake.compiled
     assert fake.used[made] <= limit and all(fake.used[step] > limit for step in tried)
-    assert f"remat: auto is {made}, the least that fits" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"remat: auto is {made}, the least that fits" in told
+    assert all(f"remat: {step} takes " in told for step in tried)
     least = next(step for step, used in fake.used.items() if used <= limit)
     assert len(tried) <= 1 if says else len(tried) <= 4
     assert made == least or not says
