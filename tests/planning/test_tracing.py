@@ -36,7 +36,7 @@ def test_a_step_on_features_is_planned_without_its_towers(
     def plan(*towers):
         config = load_config("tests/tiny_config.py")
         config.model.locked = config.cached_features.towers = towers
-        return trace(config, find_machine("h100:1x2"), tmp_path)[0]
+        return trace(config, find_machine("h100:1x2"), tmp_path, "none", 2**36)[0]
 
     trained, image, both = plan(), plan("image"), plan("image", "text")
     assert trained["images_per_example"] == 1 and both["images_per_example"] == 0
