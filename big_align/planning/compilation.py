@@ -20,7 +20,7 @@ from typing import Any
 from big_align.core.errors import UserError
 from big_align.parallel.devices.chips import CHIPS
 from big_align.parallel.devices.compilation import leave_room
-from big_align.parallel.devices.rematerialization import STEPS, take_room
+from big_align.parallel.devices.rematerialization import AUTO_LEVELS, take_room
 from big_align.planning.machines import check_machine, virtual_devices
 
 LAST = "-buffer-assignment.txt"
@@ -37,7 +37,7 @@ class Request:
     slices: int = 1  # of TPUs
     effort: float | None = -1.0  # XLA's effort, from -1 to 1; None for its default
     machine_code: bool = False  # whether the compiler runs to the end
-    level: str = STEPS[0]  # the least that towers recompute whose `remat` is "auto"
+    level: str = AUTO_LEVELS[0]  # the least that towers recompute whose `remat` is "auto"
     room: int = 0  # bytes for what they store; set by `compile_step`
     place: str = ""  # of the stage's config in that of the run, as in "first.first"
 
@@ -62,10 +62,10 @@ def compile_step(request: Request) -> CompiledStep:
     while True:
         step = _compile(request)
         level, used = step.traced["level"], step.memory.get("peak")
-        if not step.traced["auto"] or level == STEPS[-1] or (step.text and used <= limit):
+        if not step.traced["auto"] or level == AUTO_LEVELS[-1] or (step.text and used <= limit):
             return step
         room = take_room(limit, request.room, step.traced["stored"], used)
-        level = STEPS[STEPS.index(level) + 1]
+        level = AUTO_LEVELS[AUTO_LEVELS.index(level) + 1]
         request = dataclasses.replace(request, level=level, room=room)
 
 

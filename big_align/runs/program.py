@@ -44,43 +44,45 @@ class Program:
         """Compiles the step for a batch; recomputes the least that fits where that is "auto"."""
         limit = room = compilation.memory_limit(self.mesh.local_devices[0])
         count_stored = functools.cache(functools.partial(self.count_stored, batch))
-        step, steps = rematerialization.STEPS[0], rematerialization.STEPS
+        level, levels = rematerialization.AUTO_LEVELS[0], rematerialization.AUTO_LEVELS
         while True:
             if room is not None:
-                step = rematerialization.find_least(count_stored, room, step)
+                level = rematerialization.find_least(count_stored, room, level)
             # Processes decide together: their devices may report a few bytes more or less.
-            step = agreement.share("remat", step)
-            with rematerialization.auto_is(step) as asked, choices.collect() as chosen:
-                made = self._compile(batch, asked)
+            level = agreement.share("remat", level)
+            with rematerialization.auto_is(level) as asked, choices.collect() as chosen:
+                may_fail = limit is not None and level != levels[-1]
+                made = self._compile(batch, asked, may_fail)
             used = None if made is None else compilation.count_memory(made)
             fits = limit is None or (used is not None and used <= limit)
-            if not asked or step == steps[-1] or all(agreement.gather("fits", fits)):
+            if not asked or level == levels[-1] or all(agreement.gather("fits", fits)):
                 break
-            _tell([f"remat: {step} takes {_format_taken(used, limit)}; compiling what takes less"])
-            room = rematerialization.take_room(limit, room, count_stored(step), used)
-            step = steps[steps.index(step) + 1]
+            _tell([f"remat: {level} takes {_format_taken(used, limit)}; compiling what takes less"])
+            room = rematerialization.take_room(limit, room, count_stored(level), used)
+            level = levels[levels.index(level) + 1]
         if asked:
-            chosen[f"remat: auto is {step}, the least that fits"] = None
+            chosen[f"remat: auto is {level}, the least that fits"] = None
         _tell(chosen)
         return made
 
-    def _compile(self, batch: Batch, asked: list[str]) -> jax.stages.Compiled | None:
-        """Compiles the step; returns None if memory is not enough and "auto" may store less."""
+    def _compile(
+        self, batch: Batch, asked: list[str], may_fail: bool
+    ) -> jax.stages.Compiled | None:
+        """Compiles the step; returns None if it may fail, and "auto" asked for what has no room."""
         try:
             return compile_step(self.step, self.state, batch, self.mesh, self.options)
         except jax.errors.JaxRuntimeError as error:
-            may_fail = asked and asked[0] != rematerialization.STEPS[-1]
-            if not may_fail or "RESOURCE_EXHAUSTED" not in str(error):
+            if not (may_fail and asked) or "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             return None
 
-    def count_stored(self, batch: Mapping[str, Any], step: str) -> int:
+    def count_stored(self, batch: Mapping[str, Any], level: str) -> int:
         """Counts the bytes of a device for the state, its gradients, and what encoders store.
 
-        What they store is that with a step of `rematerialization.STEPS` for "auto". Where nothing
-        asks for it, there is nothing to find, and the count is 0.
+        What they store is that with a level for "auto". Where nothing asks for it, there is nothing
+        to find, and the count is 0.
         """
-        with rematerialization.auto_is(step) as asked:
+        with rematerialization.auto_is(level) as asked:
             stored = self._count_stored(batch)
         return stored if asked else 0
 

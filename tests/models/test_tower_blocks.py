@@ -164,8 +164,8 @@ def test_each_level_stores_less_than_the_one_before(devices):
 
 @pytest.mark.slow
 def test_so_does_each_step_between_levels_by_equal_parts():
-    dots = rematerialization.STEPS.index("dots")
-    steps = rematerialization.STEPS[dots:]
+    dots = rematerialization.AUTO_LEVELS.index("dots")
+    steps = rematerialization.AUTO_LEVELS[dots:]
     stored = [stored_bytes(step, 1, depth=12, scan=False) for step in steps]
     (each,) = set(np.diff(stored))
     assert each < 0
@@ -180,7 +180,7 @@ def test_the_first_blocks_recompute_the_share_that_is_asked_for():
     for count in (1, 5, 12, 24):
         amounts = [
             sum(map(rematerialization.LEVELS.index, found(step, count)))
-            for step in rematerialization.STEPS
+            for step in rematerialization.AUTO_LEVELS
         ]
         assert sorted(amounts) == amounts and (amounts[0], amounts[-1]) == (0, 3 * count)
 
@@ -203,7 +203,7 @@ def test_stages_of_a_tower_share_its_blocks():
 
 
 def test_the_least_that_has_room_is_found_with_few_counts():
-    steps = rematerialization.STEPS
+    steps = rematerialization.AUTO_LEVELS
     stored = {step: 100 - 3 * i for i, step in enumerate(steps)}
     for first in ("none", "dots:1/4", "full"):
         for room in range(20, 110):

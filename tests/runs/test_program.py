@@ -53,7 +53,7 @@ def test_auto_recomputes_the_least_that_fits(monkeypatch, capsys):
     program, example = make_program(*AUTO)
     rows = {name: np.repeat(x, 64, axis=0) for name, x in example.items()}
     batch = place_batch(rows, program.mesh)
-    needed = {step: program.count_stored(batch, step) for step in rematerialization.STEPS}
+    needed = {step: program.count_stored(batch, step) for step in rematerialization.AUTO_LEVELS}
     assert sorted(needed.values(), reverse=True) == list(needed.values())
     assert needed["none"] > needed["dots"] > needed["full:1/2"] > needed["full"]
     for limit, level in ((None, "none"), (0, "full")):
@@ -66,13 +66,13 @@ class Fake:
     """A device with so much memory, and programs that use what they store and more."""
 
     def __init__(self, monkeypatch, limit, more, says=True):
-        steps = rematerialization.STEPS
+        steps = rematerialization.AUTO_LEVELS
         self.compiled, self.says = [], says
         self.used = {step: 1000 - 30 * i + more for i, step in enumerate(steps)}
         self.limit, self.made = limit, jax.jit(lambda x: x).lower(1.0).compile()
         monkeypatch.setattr(compilation, "memory_limit", lambda device: limit)
         monkeypatch.setattr(Program, "count_stored", lambda _, batch, step: self.used[step] - more)
-        monkeypatch.setattr(Program, "_compile", lambda _, batch, asked: self.compile(asked))
+        monkeypatch.setattr(Program, "_compile", lambda _, batch, asked, __: self.compile(asked))
         monkeypatch.setattr(compilation, "count_memory", lambda _: self.used[self.compiled[-1]])
 
     def compile(self, asked):
@@ -97,12 +97,30 @@ def test_what_a_step_took_tells_what_to_try_next(monkeypatch, capsys, limit, mor
     assert made == least or not says
 
 
+@pytest.mark.parametrize("limit", [None, 0])
+def test_what_no_level_fits_ends_with_the_message_of_the_compiler(monkeypatch, limit):
+    """So does what does not fit a device that does not tell its memory."""
+    program, example = make_program("--config.model.text.remat=auto")
+    tried = []
+
+    def refuse(*_):
+        tried.append(rematerialization.find_levels("auto", 1))
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 1.5G of 1.0G")
+
+    monkeypatch.setattr("big_align.runs.program.compile_step", refuse)
+    monkeypatch.setattr(Program, "count_stored", lambda _, batch, level: 1)
+    monkeypatch.setattr(compilation, "memory_limit", lambda device: limit)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"1\.5G of 1\.0G"):
+        program.compile(example)
+    assert tried == ([["none"]] if limit is None else [["full"]])
+
+
 def test_what_does_not_fit_in_another_process_is_not_taken(monkeypatch):
     program, example = make_program()
     fake = Fake(monkeypatch, 900, 0)
     monkeypatch.setattr(agreement, "gather", lambda topic, value: [value, len(fake.compiled) > 2])
     program.compile(example)
-    first, *rest = (rematerialization.STEPS.index(step) for step in fake.compiled)
+    first, *rest = (rematerialization.AUTO_LEVELS.index(step) for step in fake.compiled)
     assert rest == [first + 1, first + 2]
 
 

@@ -24,8 +24,8 @@ LEVELS = ("none", "attention", "dots", "full")
 logits of attention, where no kernel does so anyway; all but its products and convolutions; all but
 a few numbers (`keep_few`)."""
 AUTO = "auto"
-"""The least of `STEPS` with which a step fits; whoever compiles it says which (`auto_is`)."""
-STEPS = (
+"""The least of `AUTO_LEVELS` with which a step fits; whoever compiles it says which (`auto_is`)."""
+AUTO_LEVELS = (
     *LEVELS[:2],
     *(
         f"{level}:{Fraction(i, 12)}" if i < 12 else level
@@ -102,16 +102,16 @@ def _read_share(remat: str, share: str) -> Fraction:
     return read
 
 
-def find_least(count_stored: Callable[[str], int], room: int, first: str = STEPS[0]) -> str:
-    """Returns the least of `STEPS`, from the first on, that stores no more than the room, in bytes.
+def find_least(count_stored: Callable[[str], int], room: int, first: str = AUTO_LEVELS[0]) -> str:
+    """Returns the least of `AUTO_LEVELS`, from the first on, that stores what there is room for.
 
-    It is the last if none does. Of those between, few are counted.
+    The room is in bytes. It is the last if none does. Of those between, few are counted.
     """
-    steps = STEPS[STEPS.index(first) :]
+    steps = AUTO_LEVELS[AUTO_LEVELS.index(first) :]
     if count_stored(first) <= room:
         return first
     last = len(steps) - 1
-    place = bisect.bisect_left(steps, True, 1, last, key=lambda step: count_stored(step) <= room)
+    place = bisect.bisect_left(steps, True, 1, last, key=lambda level: count_stored(level) <= room)
     return steps[min(place, last)]
 
 
