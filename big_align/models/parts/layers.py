@@ -111,11 +111,18 @@ def _multiply(x: Array, *kernels: Array) -> tuple[Array, ...]:
     return tuple(multiply_rows(x, kernel) for kernel in kernels)
 
 
+def _multiply_one_back(x: Array, kernel: Array, cotangent: Array) -> tuple[Array, Array]:
+    """Transposes the product, so that not even a traced program makes it again."""
+    (rows,) = jax.linear_transpose(lambda x: multiply_rows(x, kernel), x)(cotangent)
+    (grad,) = jax.linear_transpose(lambda kernel: multiply_rows(x, kernel), kernel)(cotangent)
+    return rows, grad
+
+
 def _multiply_back(kept: tuple, cotangents: tuple[Array, ...]) -> tuple[Array, ...]:
     x, *kernels = kept
     total, grads = None, []
     for kernel, cotangent in zip(kernels, cotangents, strict=True):
-        mine, grad = jax.vjp(multiply_rows, x, kernel)[1](cotangent)
+        mine, grad = _multiply_one_back(x, kernel, cotangent)
         # In this order cuBLAS adds the sum of those before, as it writes its product.
         total = mine if total is None else mine + total
         grads.append(grad)
