@@ -54,8 +54,6 @@ def get_config(arg: str = ""):
     if "temperature" in rows:
         config.objective.temperature = 1 / int(rows["temperature"])
         config.objective.learn_temperature = False
-    if image != "l2":
-        config.mesh.fsdp = 1
     choose_data(config, rows)
     _, transform = common.paper_transforms()
     measured = dict(name="benchmark", data="data", transform=transform)

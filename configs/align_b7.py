@@ -12,5 +12,4 @@ def get_config():
     config.total_steps = 1_000_000  # §6.1
     config.model.image.variant = "b7"  # 640 features, the embedding itself (§6.1)
     config.model.text.variant = "base"
-    config.mesh.fsdp = 1
     return config

@@ -43,7 +43,6 @@ def get_config():
         learning_rate=1e-3,  # §5: 1e-3
         warmup_steps=10_000,  # §5: 10k steps
     )
-    config.mesh.fsdp = 8
     config.log_every = 100
     config.evaluators = dict(
         flickr=dict(

@@ -11,20 +11,30 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from big_align.parallel.devices.device_order import arrange_devices
+from big_align.parallel.devices.device_order import arrange_devices, group_devices
 
 BATCH_AXES = ("data", "fsdp")
 
+NEIGHBORS = 8
+"""Devices of a slice or node that parameters are split over by default, at most.
+
+An eighth of the parameters and moments is little, and pieces of an eighth are whole tiles of a TPU.
+In every published plan, steps of them take at most the time of steps that hold everything.
+"""
+
 
 def make_mesh(
-    fsdp: int = 1, devices: Sequence[Any] | None = None, shape: tuple[int, int] | None = None
+    fsdp: int | None = None,
+    devices: Sequence[Any] | None = None,
+    shape: tuple[int, int] | None = None,
 ) -> Mesh:
     """Makes the (data, fsdp) mesh over all devices, in an order that suits the machine.
 
     Args:
-      fsdp: number of devices that each parameter is split over; divides the number of devices.
+      fsdp: number of devices that each parameter is split over; divides the number of devices. None
+        for 8 of those of a TPU slice or GPU node, or for 4 or 2 where 8 do not divide them.
       devices: the devices to use, or descriptions of them; None for all.
-      shape: sizes of both axes, (data, fsdp); `fsdp` is then 1 or the second of them.
+      shape: sizes of both axes, (data, fsdp); `fsdp` is then None or the second of them.
 
     Returns:
       The mesh, with Auto axes named "data" and "fsdp"; a batch is split over both.
@@ -44,9 +54,12 @@ def make_mesh(
     if shape is not None and (len(shape) != 2 or min(shape) < 1 or math.prod(shape) != count):
         sizes = f"mesh.shape = {tuple(shape)} are not two sizes, of data and of fsdp, whose product"
         raise ValueError(f"{sizes} is the number of devices, {count}")
-    if shape is not None and fsdp not in (1, shape[1]):
+    if shape is not None and fsdp not in (None, shape[1]):
         raise ValueError(f"mesh.fsdp = {fsdp} is not that of mesh.shape = {tuple(shape)}: set one")
-    fsdp = fsdp if shape is None else shape[1]
+    if shape is not None:
+        fsdp = shape[1]
+    elif fsdp is None:
+        fsdp = math.gcd(NEIGHBORS, len(group_devices(devices)[0]))
     if fsdp < 1 or count % fsdp:
         raise ValueError(f"mesh.fsdp = {fsdp} does not divide the number of devices, {count}")
     return Mesh(arrange_devices(devices, fsdp), BATCH_AXES, axis_types=(AxisType.Auto,) * 2)

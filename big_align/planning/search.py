@@ -20,7 +20,7 @@ class Choice:
     dtype: str | None  # in which towers compute; None if they have no choice
     remat: str | None  # what the blocks of towers recompute; None likewise
     microbatches: int  # parts of a device's batch
-    fsdp: int  # devices that parameters are split over
+    fsdp: int | None  # devices that parameters are split over; None for what the config has
 
     def overrides(self, towers: Iterable[str], place: str = "") -> tuple[str, ...]:
         """Returns the choice as command-line flags, for the towers that have the fields.
@@ -34,12 +34,17 @@ class Choice:
         return tuple(f"{prefix}{name}={value}" for name, value in given if value is not None)
 
     def costs_no_less(self, other: "Choice") -> bool:
-        """Whether it computes and sends at least as much as another choice."""
-        if self.dtype != other.dtype or self.microbatches < other.microbatches:
+        """Whether it computes and sends at least as much as another choice.
+
+        What pieces cost and save differs by model and machine.
+        """
+        if (self.dtype, self.fsdp) != (other.dtype, other.fsdp):
+            return False
+        if self.microbatches < other.microbatches:
             return False
         if other.remat == "auto" and self.microbatches == other.microbatches:
             return False  # with more room, it may recompute less
-        return self.fsdp >= other.fsdp and other.remat in (self.remat, "none")
+        return other.remat in (self.remat, "none")
 
 
 def list_towers(config: ConfigDict) -> list[str]:
@@ -48,7 +53,7 @@ def list_towers(config: ConfigDict) -> list[str]:
 
 
 def list_choices(
-    config: ConfigDict, num_devices: int, fsdp: Iterable[int], microbatches: Iterable[int]
+    config: ConfigDict, num_devices: int, fsdp: Iterable[int] | None, microbatches: Iterable[int]
 ) -> list[Choice]:
     """Lists choices that divide the devices and the batch, the cheapest computation first."""
     towers = list_towers(config)
@@ -58,9 +63,9 @@ def list_choices(
     choices = [
         Choice(dtype, remat, parts, split)
         for dtype, remat, parts, split in itertools.product(
-            dtypes, remats, sorted(microbatches), sorted(fsdp)
+            dtypes, remats, sorted(microbatches), [None] if fsdp is None else sorted(fsdp)
         )
-        if num_devices % split == 0 and config.batch_size % (num_devices * parts) == 0
+        if num_devices % (split or 1) == 0 and config.batch_size % (num_devices * parts) == 0
     ]
     if not choices:
         raise UserError(

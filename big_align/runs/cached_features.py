@@ -144,7 +144,7 @@ class LockedTowers:
     def __init__(self, config: Any, dtype: str):
         self._config, self._dtype = config, dtype
         self._tokenizer = build.build_tokenizer(config)
-        mesh = make_mesh(devices=jax.local_devices())
+        mesh = make_mesh(1, jax.local_devices())
         objective = build.build_objective(config, mesh, self._tokenizer)
         example = build.example_batch(config, self._tokenizer)
         shapes = describe_state(objective, optax.identity(), example, mesh)[0].weight_shapes

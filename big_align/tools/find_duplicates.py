@@ -109,7 +109,7 @@ def find_duplicates(options: argparse.Namespace) -> None:
             raise UserError(f"--against: {name} cannot be read: {why}")
     training = EmbeddedFiles(inputs, encoder, work)
     training.embed("embed --input")
-    found = twin_list.find_twins(training, tests, settings, work, make_mesh())
+    found = twin_list.find_twins(training, tests, settings, work, make_mesh(1))
     if found is None:
         return  # whoever comes last writes the list
     entries = twin_list.write_entries(found, training, tests, options.keys == "own")

@@ -55,10 +55,10 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
     )  # fmt: skip
     add(
         "--search", action="store_true",
-        help="try values of fsdp, microbatches, remat and dtype, and report the cheapest that fits",
+        help="try microbatches, remat, dtype and --fsdp, and report the cheapest that fits",
     )  # fmt: skip
-    add("--fsdp", type=_parse_numbers, default="1,8",
-        help="values of config.mesh.fsdp that --search tries (%(default)s)")  # fmt: skip
+    add("--fsdp", type=_parse_numbers,
+        help="values of config.mesh.fsdp that --search tries (default: that of the config)")  # fmt: skip
     add("--microbatches", type=_parse_numbers, default="1,2,4",
         help="values of config.microbatches that --search tries (%(default)s)")  # fmt: skip
     add(
@@ -267,7 +267,7 @@ def _search_stage(options, overrides, config, place, speed, show) -> list[dict[s
 
     def compile_choice(choice: search.Choice) -> dict[str, Any] | None:
         changed = (*overrides, *choice.overrides(towers, place))
-        if config.mesh.get("shape"):  # which comes before fsdp
+        if choice.fsdp and config.mesh.get("shape"):  # which comes before fsdp
             where = f"{place}.mesh.shape".lstrip(".")
             changed += (f"--config.{where}=({devices // choice.fsdp},{choice.fsdp})",)
         try:

@@ -19,7 +19,7 @@ needs_libtpu = pytest.mark.libtpu
 def test_a_step_is_planned_for_a_tpu(tmp_path, capsys):
     path = tmp_path / "plan.json"
     arguments = [CONFIG, "--topology=v5e:2x2", "--price=1.2", "--images_per_core=100"]
-    assert plan.main([*arguments, f"--json={path}"]) == 0
+    assert plan.main([*arguments, f"--json={path}", "--config.mesh.fsdp=1"]) == 0
     text, report = capsys.readouterr().out, json.loads(path.read_text())
     assert "v5e:2x2: 4 chips, 4 devices, 1 hosts" in text
     assert "fits                     yes" in text

@@ -14,7 +14,7 @@ def arrange_devices(devices: Sequence[Any], fsdp: int) -> np.ndarray:
     The network between TPU slices and GPU nodes is slower than that within them. An axis that does
     not fit into one takes as many devices as it can from each of several.
     """
-    groups = _group_devices(devices)
+    groups = group_devices(devices)
     size = len(groups[0])
     inside = math.gcd(fsdp, size)
     across = fsdp // inside  # divides the number of groups, as fsdp divides that of devices
@@ -23,7 +23,7 @@ def arrange_devices(devices: Sequence[Any], fsdp: int) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def _group_devices(devices: Sequence[Any]) -> list[list[Any]]:
+def group_devices(devices: Sequence[Any]) -> list[list[Any]]:
     """Groups devices by the fast network that connects them: a TPU slice, a GPU node, a process."""
     groups: dict[int, list[Any]] = {}
     for device in devices:

@@ -33,7 +33,7 @@ def trace_embedding(request: JobRequest, machine: Machine, folder: pathlib.Path)
     notes = stand_ins.fill_in(config, folder)
     # Devices of a part of a slice cannot be compiled for.
     host = find_machine(one_host(machine.name))
-    mesh = make_mesh(devices=list(host.devices))
+    mesh = make_mesh(1, list(host.devices))
     batch_size = request.batch_size or ROWS * mesh.size
     if batch_size % mesh.size:
         raise UserError(f"--batch_size={batch_size} must be a multiple of {mesh.size} devices")

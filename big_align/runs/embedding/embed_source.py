@@ -75,7 +75,7 @@ def make_encoder(
     if transform is None and seen is None:
         raise UserError("the model does not say how its images are preprocessed: give --transform")
     transform = transform or seen.transform
-    mesh = make_mesh(devices=jax.local_devices())
+    mesh = make_mesh(1, jax.local_devices())
     model, variables = pretrained.model, dict(pretrained.variables)
     if pretrained.kind == "image":
         colors = {"image_mean": seen.mean, "image_std": seen.std} if seen else {}

@@ -25,7 +25,7 @@ class BatchedModel:
     def __init__(self, pretrained: Pretrained, batch_size: int | None):
         check_at_least(1, batch_size=batch_size)
         self._verbs = ModelVerbs(pretrained)
-        self._mesh = make_mesh(devices=jax.local_devices())
+        self._mesh = make_mesh(1, jax.local_devices())
         self._most = max(1, (batch_size or DEVICE_ROWS * self._mesh.size) // self._mesh.size)
         variables = dict(pretrained.variables)
         weights = variables.pop("params"), variables

@@ -138,11 +138,33 @@ def test_fsdp_larger_than_a_node_goes_over_as_few_as_it_can(nodes, fsdp, expecte
     check_rows(mesh)
 
 
+@needs_libtpu
+def test_parameters_are_split_over_neighbors_of_a_slice_if_nothing_is_said():
+    for name, slices in SLICES:
+        devices = topology_devices(name, slices)
+        expected = min(8, len(devices) // slices)  # all have a power of two
+        assert make_mesh(devices=devices).shape["fsdp"] == expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "expected"),
+    [(1, 1, 1), (1, 8, 8), (3, 4, 4), (2, 6, 2), (5, 1, 1), (2, 16, 8)],
+)
+def test_parameters_are_split_over_neighbors_of_a_node_if_nothing_is_said(nodes, gpus, expected):
+    devices = [Gpu(i, i, i // gpus) for i in range(nodes * gpus)]
+    mesh = make_mesh(devices=devices)
+    assert mesh.shape["fsdp"] == expected
+    assert all(len({network(d) for d in group}) == 1 for group in mesh.devices)
+
+
 def test_a_shape_takes_the_place_of_fsdp():
     devices = make_cluster(2, 1)
     assert make_mesh(shape=(4, 4), devices=devices).devices.shape == (4, 4)
+    assert make_mesh(shape=(16, 1), devices=devices).shape["fsdp"] == 1
     with pytest.raises(ValueError, match=r"mesh.shape = \(4, 8\) .* number of devices, 16"):
         make_mesh(shape=(4, 8), devices=devices)
+    with pytest.raises(ValueError, match=r"mesh.fsdp = 1 is not that of mesh.shape = \(4, 4\)"):
+        make_mesh(1, shape=(4, 4), devices=devices)
 
 
 @pytest.mark.parametrize("fsdp", [1, 4])

@@ -67,7 +67,7 @@ class LanceSearch:
         size = max(SMALLEST, count // count_leaves(count))
         self._partitions = max(1, count // size)
         _, rows = self.sample(SAMPLED * self._partitions)
-        centers = approximate_centers(Sample(rows), self._partitions, make_mesh())
+        centers = approximate_centers(Sample(rows), self._partitions, make_mesh(1))
         # The size is noted with the index: without, partitions below 2048 rows would be joined.
         given = dict(ivf_centroids=centers, num_partitions=len(centers), num_bits=BITS)
         named = dict(name=f"{VECTOR}_idx", metric="L2", replace=True, target_partition_size=size)
