@@ -109,11 +109,13 @@ class Program:
         return model_flops(self.objective, self.state, batch, self.mesh, self.frozen)
 
     def compile_and_count(self, batch: Batch) -> tuple[jax.stages.Compiled, float]:
-        """Compiles the step, and prints the options; returns it and the model FLOPs per device.
+        """Compiles the step, and prints mesh and options; returns it and the FLOPs per device.
 
         All processes return together: one that found the step in the cache would wait in its first
         step for those that compile, and take that for training.
         """
+        if self.mesh.size > 1:
+            _tell(["mesh: " + ", ".join(f"{axis} {n}" for axis, n in self.mesh.shape.items())])
         if self.options:
             shown = ", ".join(f"{name}={value}" for name, value in self.options.items())
             _tell([f"compiler options: {shown}"])

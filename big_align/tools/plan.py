@@ -58,7 +58,7 @@ def parse_arguments(arguments: list[str] | None) -> tuple[argparse.Namespace, li
         help="try microbatches, remat, dtype and --fsdp, and report the cheapest that fits",
     )  # fmt: skip
     add("--fsdp", type=_parse_numbers,
-        help="values of config.mesh.fsdp that --search tries (default: that of the config)")  # fmt: skip
+        help="values of config.mesh.fsdp that --search tries (default: the config's)")  # fmt: skip
     add("--microbatches", type=_parse_numbers, default="1,2,4",
         help="values of config.microbatches that --search tries (%(default)s)")  # fmt: skip
     add(

@@ -17,8 +17,15 @@ STEPS = 10
 
 
 def start(workdir, processes, *flags, group_size=""):
+    """Starts a run, whose parameters are split over its processes unless BatchNorm has groups.
+
+    So they are where each GPU of a node has a process, or a TPU host has four chips.
+    """
+    flags = (f"--config.total_steps={STEPS}", *flags)
+    if not group_size:
+        flags += ("--config.mesh.fsdp=8",)
     config = f"tests/tiny_config.py:{group_size}"
-    return Run(workdir, f"--config.total_steps={STEPS}", *flags, config=config, processes=processes)
+    return Run(workdir, *flags, config=config, processes=processes)
 
 
 def read_results(workdir):
