@@ -63,7 +63,7 @@ def test_of_equal_products_the_first_column_counts():
 
 def compile_comparison(devices, k=70_000, dim=200, chunk=512):
     """Compiles the search of the nearest of k centers, which every device has."""
-    layout = CenterLayout(k, make_mesh(devices=devices), candidates=4)
+    layout = CenterLayout(k, make_mesh(1, devices), candidates=4)
     centers = jax.ShapeDtypeStruct((layout.rows, dim), jnp.float32, sharding=layout.placement)
     rest = (
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.placement)
