@@ -1,8 +1,9 @@
 """The texts of all classes, encoded in every step: iCLIP (Wei et al. 2023), §3.2.
 
-The classes are split over the devices, as in the paper. A device encodes its part in chunks that
-are recomputed in the backward pass, so that besides the embeddings it needs the memory of one
-chunk, however many classes there are.
+The classes are split over the devices, as in the paper. If a device's part is more than one chunk,
+it encodes chunk by chunk, with whole weights, and again in the backward pass: besides the
+embeddings it needs the memory of one chunk, however many classes there are. If not, the texts are
+encoded as those of a batch are, and every layer gathers the pieces of its weights.
 """
 
 import math
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
@@ -19,6 +21,7 @@ from big_align.data.labels.classes import ClassList
 from big_align.data.labels.prompts import fill_class_templates
 from big_align.data.text.tokenizers import Tokenizer
 from big_align.parallel.devices.rematerialization import remat_body
+from big_align.parallel.meshes import batch_sharding
 from big_align.parallel.shards import map_rows
 
 Ids = tuple[Int32[np.ndarray, "n l"], Bool[np.ndarray, "n l"]]
@@ -70,6 +73,11 @@ class ClassTexts:
         for each chunk; None if `rng` is. There is one embedding per row of `mask`, split over the
         devices.
         """
+        if self.chunks == 1:
+            rows = jax.lax.with_sharding_constraint(
+                (jnp.asarray(self.text), jnp.asarray(self.text_mask)), batch_sharding(self.mesh)
+            )
+            return encode_text(params, *rows, rng)
         keys = None if rng is None else jax.random.split(rng, self.mesh.size * self.chunks)
 
         def encode_rows(params: Any, rows: Any) -> Float[Array, "m d"]:
