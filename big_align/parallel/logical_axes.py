@@ -22,19 +22,28 @@ RULES = {
     "positions": None,
     "channels_in": None,
 }
-"""Logical axis of a parameter -> mesh axis, None for an axis that is never split."""
+"""Logical axis of a parameter -> mesh axis, None for an axis that is not split."""
+
+INSTEAD = {"embed": "fsdp"}
+"""What is split of a parameter whose own axis does not divide, as BERT's vocabulary of 30,522."""
 
 
 def partition(names: Iterable[str | None], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """Maps logical names to mesh axes; each mesh axis is used once, and only where it divides."""
-    axes: list[str | None] = []
     names = tuple(names)
-    for name, size in zip(names + (None,) * (len(shape) - len(names)), shape, strict=True):
+    for name in names:
         if name is not None and name not in RULES:
             raise ValueError(f"logical axis {name!r} is not in the table; known: {sorted(RULES)}")
-        axis = None if name is None else RULES[name]
-        whole = axis is None or axis in axes or mesh.shape[axis] == 1 or size % mesh.shape[axis]
-        axes.append(None if whole else axis)
+    axes: list[str | None] = [None] * len(shape)
+    if not any(name and RULES[name] for name in names):
+        return PartitionSpec(*axes)
+    for table in (RULES, INSTEAD):
+        for place, name in enumerate(names):
+            axis = table.get(name or "")
+            if axis is None or axis in axes or mesh.shape[axis] == 1:
+                continue
+            if shape[place] % mesh.shape[axis] == 0:
+                axes[place] = axis
     return PartitionSpec(*axes)
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from big_align.models.bert import Bert
@@ -20,7 +21,7 @@ from big_align.models.swin import Swin
 from big_align.models.vit import ViT
 from big_align.parallel.batches import place_batch
 from big_align.parallel.devices import traced
-from big_align.parallel.logical_axes import state_shardings
+from big_align.parallel.logical_axes import partition, state_shardings
 from tests import tiny
 from tests.device_counts import DEVICES
 
@@ -45,6 +46,10 @@ MODULES = {
     "dense that does not divide": (Dense(7, ("embed", "mlp")), lambda: (tokens(),)),
     "dense of no rows of the batch": (Dense(16, ("embed", "mlp")), lambda: (tokens()[:3],)),
     "embedding": (transformer.TokenEmbedding(32, 8, "float32"), lambda: texts()[:1]),
+    "embedding that does not divide": (
+        transformer.TokenEmbedding(33, 8, "float32"),
+        lambda: texts()[:1],
+    ),
     "convolution": (Convolution(8, 3, 2, CONSTANT, "float32"), lambda: (images(),)),
     "vit": (
         ViT("b/4", width=16, depth=2, heads=4, mlp_dim=32, pool="cls", remat="full"),
@@ -113,6 +118,26 @@ def test_value_and_every_gradient_are_those_of_one_device(name, fsdp):
         np.testing.assert_allclose(np.asarray(x), np.asarray(y), atol=2e-5 * scale, rtol=0)
 
     jax.tree.map(compare, split, expected)
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "expected"),
+    [
+        (("vocab", "embed"), (32, 8), ("fsdp", None)),
+        (("vocab", "embed"), (33, 8), (None, "fsdp")),
+        (("embed", "heads"), (8, 12), (None, "fsdp")),
+        (("embed", "heads"), (8, 3), ("fsdp", None)),
+        (("embed", "heads"), (6, 3), (None, None)),
+        (("heads",), (3,), (None,)),
+        (("embed",), (8,), (None,)),  # of a normalization
+        (("positions", "embed"), (8, 8), (None, None)),
+        ((None, None, "channels_in", "channels_out"), (3, 3, 8, 16), (None, None, None, "fsdp")),
+        (("mlp",), (4, 8), ("fsdp", None)),  # of a leading axis alone
+    ],
+)
+def test_an_axis_that_divides_is_split_by_its_name_or_else_the_embedding(names, shape, expected):
+    assert partition(names, shape, tiny.make_mesh(8, fsdp=4)) == PartitionSpec(*expected)
+    assert partition(names, shape, tiny.make_mesh(8)) == PartitionSpec(*[None] * len(shape))
 
 
 @pytest.mark.parametrize("fsdp", [1, 4])
