@@ -270,6 +270,16 @@ def test_sharded_update_equals_unsharded(name):
     assert_close(run(optimizer, sharded), run(optimizer, params))
 
 
+def test_devices_sum_the_norms_of_all_parameters_at_once():
+    mesh = jax.make_mesh((1, 8), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
+    pieces = NamedSharding(mesh, PartitionSpec("fsdp"))
+    params = {f"layer_{n}": {"kernel": jnp.ones((16, 4 + n))} for n in range(9)}
+    params = jax.device_put(params, pieces)
+    optimizer = make_optimizer(0.1, "lamb")
+    update = jax.jit(optimizer.update).lower(params, optimizer.init(params), params)
+    assert update.compile().as_text().count(" all-reduce(") == 1
+
+
 @pytest.mark.parametrize("name", ["lamb", "adamw", "sgd"])
 def test_strict_types_and_float32_state(name):
     with jax.numpy_dtype_promotion("strict"):
