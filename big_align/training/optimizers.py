@@ -339,7 +339,8 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
         of_params, of_updates = jnp.sqrt(jnp.stack(squares)).reshape(2, -1)
         zero = (of_params == 0) | (of_updates == 0)
         ratios = jnp.where(zero, 1, of_params / jnp.where(zero, 1, of_updates))
-        return tree.unflatten([x * ratio for x, ratio in zip(leaves, ratios, strict=True)]), state
+        scaled = [x * ratio for x, ratio in zip(leaves, ratios, strict=True)]
+        return jax.tree.unflatten(tree, scaled), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
