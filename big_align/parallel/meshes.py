@@ -19,7 +19,7 @@ NEIGHBORS = 8
 """Devices of a slice or node that parameters are split over by default, at most.
 
 An eighth of the parameters and moments is little, and pieces of an eighth are whole tiles of a TPU.
-In every published plan, steps of them take at most the time of steps that hold everything.
+In all plans of docs/scale, steps with pieces take at most the time of steps with whole parameters.
 """
 
 
