@@ -18,8 +18,8 @@ BATCH_AXES = ("data", "fsdp")
 NEIGHBORS = 8
 """Devices of a slice or node that parameters are split over by default, at most.
 
-An eighth of the parameters and moments is little, and pieces of an eighth are whole tiles of a TPU.
-In all plans of docs/scale, steps with pieces take at most the time of steps with whole parameters.
+An eighth of the parameters and moments is little, and at usual widths its rows fill whole tiles of
+a TPU. In the plans of docs/scale, steps with pieces take at most the time of those without.
 """
 
 
